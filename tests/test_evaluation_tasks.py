@@ -15,7 +15,7 @@ from sparring.evaluation.figures import ACCURACY, CHANGE, CUT, SCORE, UNREAD, fi
 from sparring.evaluation.results import read_evaluation, write_evaluation
 from sparring.evaluation.task_result import TaskResult
 from sparring.evaluation.tasks import ask_task
-from sparring.programs.task_sources import HUB, READ_BY_TEXT, load_task, questions_of_rows
+from sparring.programs.task_sources import HUB_COLUMNS, READ_BY_TEXT, load_task, questions_of_rows
 from sparring.programs.tasks import ShortAnswers, TaskQuestion
 
 CALLS = CallSettings(temperature=0.0, max_tokens=16)
@@ -124,9 +124,9 @@ def test_a_file_with_a_mistake_is_refused_in_one_line(line, problem, tmp_path):
 
 def test_the_answers_of_datasets_are_read_from_their_solutions():
     rows = [("row 0", {"question": "How many?", "answer": "She has 48/2 = <<48/2=24>>24.\n#### 1,024"})]
-    assert questions_of_rows(rows, "gsm8k", "f", HUB["gsm8k"].columns) == [TaskQuestion("How many?", "1,024")]
+    assert questions_of_rows(rows, "gsm8k", "f", HUB_COLUMNS["gsm8k"]) == [TaskQuestion("How many?", "1,024")]
     rows = [("row 0", {"problem": "What is $x$?", "answer": "\\frac{1}{2}", "solution": "..."})]
-    (question,) = questions_of_rows(rows, "math500", "f", HUB["math500"].columns)
+    (question,) = questions_of_rows(rows, "math500", "f", HUB_COLUMNS["math500"])
     result, _ = ask(ShortAnswers([question]), lambda prompt: "Hence $x = \\boxed{\\tfrac12}$.")
     assert result.right == 1
 

@@ -11,6 +11,7 @@ from program_runs import SMALL, logged, run
 from sparring.config import load_config
 from sparring.config.programs import ProofsSettings, ProposerSolverSettings, QuestionsSettings
 from sparring.config.questions import SplitQuestions
+from sparring.config.tasks import TaskSettings
 from sparring.core import EpisodeError, InputError, MockInferenceClient
 from sparring.evaluation.results import read_evaluation
 from sparring.programs.proofs.arena import ProofArena
@@ -36,6 +37,12 @@ def fails(said, row):
 
 def nothing(count, seed):
     return []
+
+def endless(count, seed):
+    number = 0
+    while True:
+        number += 1
+        yield {"question": f"What is {number} + 0?", "answer": number}
 
 def broken(count, seed):
     raise ValueError("as written")
@@ -177,6 +184,11 @@ def test_a_function_makes_questions_by_the_seed_of_the_questions(own):
     assert first != other
 
 
+def test_a_generator_without_an_end_makes_as_many_questions_as_asked(own):
+    questions = load_questions(SplitQuestions(name=own("endless"), count=5), "f").questions
+    assert [one.answer for one in questions] == ["1", "2", "3", "4", "5"]
+
+
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -239,6 +251,28 @@ def test_what_is_trained_on_is_no_task(tmp_path):
         load("arithmetic", "arithmetic")
     assert load("gsm8k", "gsm8k")  # its other split
     assert load("arithmetic", "problems.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "are_the_same"),
+    [
+        ({"name": "openai/gsm8k", "subset": "main", "split": "test"}, {"name": "gsm8k"}, True),
+        ({"name": "gsm8k"}, {"name": "openai/gsm8k", "subset": "main", "split": "train"}, True),
+        ({"name": "gsm8k", "split": "test"}, {"name": "openai/gsm8k", "subset": "socratic"}, False),
+        ({"name": "math500"}, {"name": "math500"}, False),
+    ],
+)
+def test_a_dataset_is_known_by_both_of_its_names(trained, asked, are_the_same):
+    assert SplitQuestions(**trained).has_questions_of(TaskSettings(**asked)) == are_the_same
+
+
+def test_what_claims_are_made_of_is_no_task(tmp_path):
+    (tmp_path / "own.toml").write_text(
+        '[program]\ntype = "proofs"\nclaims = {type = "questions", name = "arithmetic"}\n'
+        '[evaluation]\ntasks = ["arithmetic"]\n'
+    )
+    with pytest.raises(InputError, match="arithmetic is what the program learns from"):
+        load_config(str(tmp_path / "own.toml"), {})
 
 
 @pytest.mark.parametrize("name", ["gsm", "reasoning_gym:", "my.py", "data"])

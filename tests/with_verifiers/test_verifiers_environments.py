@@ -156,6 +156,19 @@ def test_a_task_that_needs_more_than_talk_is_refused(kind, need):
             {"taskset": "counting", "options": {"agent": {"harness": {"id": "bash"}}}},
             "agent runs the harness bash",
         ),
+        ({"taskset": "running"}, "agent runs the harness running"),
+        ({"taskset": "broken"}, "verifiers cannot load it: no account here"),
+        ({"taskset": "bidding", "options": {"rounds": "many"}}, "rounds: Input should be a valid integer"),
+        ({"taskset": "bidding", "options": {"taskset": "bidding"}}, "taskset.id are not options"),
+        ({"taskset": "bidding", "options": {"timeout": {"episode": 5}}}, "timeout has no effect here"),
+        (
+            {"taskset": "bidding", "options": {"first": {"retries": {"max_retries": 5}}}},
+            "retries of first has no effect",
+        ),
+        (
+            {"taskset": "bidding", "options": {"first": {"sampling": {"temperature": 0.5}}}},
+            "sampling of first sets more than max_tokens",
+        ),
     ],
 )
 def test_what_cannot_be_played_is_refused_in_one_line(settings, problem):

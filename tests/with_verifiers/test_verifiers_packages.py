@@ -25,13 +25,16 @@ CONFIGURATIONS = {
     "kuhn-game": '[[envs]]\nid = "kuhn_poker"\ntemplate = "default"\n',
     "leduc-game": '[[envs]]\nid = "leduc_poker"\ntemplate = "default"\n',
     "sums-asked": '[program]\ntype = "questions"\nquestions = "arithmetic"\n',
+    "own-thoughts": '[program]\ntype = "python"\npath = "words.py:Both"\n',
     "own-words": '[program]\ntype = "python"\npath = "words.py:Words"\n',
     "sums-proposed": '[program]\ntype = "proposer_solver"\nsolver_rollouts = 2\n',
 }
 
 
 STARTED = """
-from sparring.core import Arena, EpisodeRequest, Role, Rubric, SingleTurnEpisode
+import asyncio
+
+from sparring.core import Arena, EpisodeRequest, EpisodeState, Role, Rubric, SingleTurnEpisode
 
 class Talk(SingleTurnEpisode):
     episode_type = "talk"
@@ -43,11 +46,22 @@ class Talk(SingleTurnEpisode):
     def get_initial_prompt(self, arena, artifact, state):
         return f"{arena.word} {artifact}"
 
+class Thoughts(Talk):
+    async def rollout(self, arena, artifact, state=None):
+        state = state or EpisodeState()
+        prompts = [[{"role": "user", "content": f"{artifact}, {place}"}] for place in range(2)]
+        answers = await asyncio.gather(*(self.call_model("Speaker", one, arena) for one in prompts))
+        for prompt, answer in zip(prompts, answers):
+            state.trajectory.append(answer.to_step("Speaker", prompt))
+        return state
+
 class Words(Arena):
+    episode = Talk()
+
     def __init__(self, client, *, seed=0):
         super().__init__(client, seed=seed)
         self.add_role(Role("Speaker"))
-        self.add_episode("talk", Talk())
+        self.add_episode("talk", self.episode)
 
     async def startup(self):
         self.word = "Say"
@@ -57,6 +71,9 @@ class Words(Arena):
 
     def get_batch(self):
         return [EpisodeRequest("talk", number) for number in range(4)]
+
+class Both(Words):
+    episode = Thoughts()
 """
 
 
@@ -132,6 +149,17 @@ def test_a_program_starts_before_its_episodes_and_stops_after_them(exported):
         assert result.rollout.error is None
         (step,) = result.rollout.steps
         assert step.completion_text == f"Say {result.rewards['Speaker']:.0f}"
+
+
+def test_what_a_role_is_asked_at_once_are_two_conversations(exported):
+    exported("own-thoughts")
+    client = MockInferenceClient(lambda messages, seed: messages[-1]["content"])
+    settings = VerifiersSettings(taskset="own-thoughts", tasks=4, batch_size=2, episodes_per_task=1)
+    _, results = asyncio.run(VerifiersArena(client, settings).play_step())
+    for result in results:
+        assert result.rollout.error is None
+        asked = [[len(step.prompt) for step in one.rollout.steps] for one in result.children]
+        assert asked == [[1], [1]]
 
 
 @pytest.mark.parametrize("name", ["kuhn-game", "sums-asked"])

@@ -21,7 +21,7 @@ KEPT = ("seed", "envs", "program", "roles")
 """The parts of a configuration that say what is played."""
 TAKEN = ("id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception")
 """The fields of every environment of verifiers."""
-MODULE = '''"""The game or program of config.toml, played by agents of verifiers; written by sparring export."""
+MODULE = '''"""What config.toml plays, by agents of verifiers; written by sparring export."""
 
 from pathlib import Path
 

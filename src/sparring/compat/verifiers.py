@@ -43,12 +43,15 @@ SECONDS = 600.0
 
 @dataclass
 class Talk:
-    """A conversation of an agent, and what was said in it so far; ``rollout_id`` is of our episode."""
+    """A conversation of an agent, and what was said in it so far; ``rollout_id`` is of our episode.
+
+    ``said`` is ``None`` during a turn: what the role is asked meanwhile is another conversation.
+    """
 
     rollout_id: str
     role_id: str
     interaction: Any
-    said: Messages
+    said: Messages | None
 
 
 @dataclass
@@ -69,7 +72,8 @@ class Talks:
         talk = next((one for one in self.every if self._goes_on(one, rollout_id, role_id, asked)), None)
         if talk is None:
             talk = await self._begun(rollout_id, role_id, asked)
-        new = [one for one in asked[len(talk.said) :] if one["role"] != "system"]
+        new = [one for one in asked[len(talk.said or []) :] if one["role"] != "system"]
+        talk.said = None
         segment = await talk.interaction.turn(new)
         if segment.terminated or not segment.messages:
             raise EpisodeError(f"{role_id} ended early: {talk.interaction.trace.stop_condition}")
@@ -78,8 +82,9 @@ class Talks:
         return text
 
     def _goes_on(self, talk: Talk, rollout_id: str, role_id: str, asked: Messages) -> bool:
-        same = (talk.rollout_id, talk.role_id) == (rollout_id, role_id)
-        return same and asked[: len(talk.said)] == talk.said and len(asked) > len(talk.said)
+        if talk.said is None or (talk.rollout_id, talk.role_id) != (rollout_id, role_id):
+            return False
+        return asked[: len(talk.said)] == talk.said and len(asked) > len(talk.said)
 
     async def _begun(self, rollout_id: str, role_id: str, asked: Messages) -> Talk:
         system = asked[0]["content"] if asked[0]["role"] == "system" else None
@@ -89,7 +94,7 @@ class Talks:
             raise EpisodeError(f"{role_id} is no agent, and only agents answer in verifiers") from error
         task = vf.Task(vf.TaskData(prompt=None, system_prompt=system))
         opened = await self.stack.enter_async_context(agent.interaction(task))
-        self.every.append(talk := Talk(rollout_id, role_id, opened, []))
+        self.every.append(talk := Talk(rollout_id, role_id, opened, None))
         return talk
 
 

@@ -24,6 +24,7 @@ from sparring.config.play import (
 )
 from sparring.config.population import EvaluationSettings, PopulationSettings, PsroSettings
 from sparring.config.programs import Adapters, Program, RoleSettings
+from sparring.config.questions import QuestionSource
 from sparring.config.rewards import (
     BufferSettings,
     CreditSettings,
@@ -256,7 +257,8 @@ class Config(Settings):
 
     def _check_tasks(self) -> None:
         check_labels_differ(self.evaluation.tasks)
-        trained = getattr(self.program, "questions", None)
+        given = [getattr(self.program, name, None) for name in ("questions", "claims")]
+        trained = next((one for one in given if isinstance(one, QuestionSource)), None)
         room = self.inference.max_context
         for place, task in enumerate(self.evaluation.tasks):
             if trained is not None and trained.has_questions_of(task):

@@ -13,8 +13,8 @@ from sparring.core.own_code import absolute, is_class_path, name_of
 
 BUNDLED_TASK = "arithmetic"
 """The questions that ship with the package."""
-HUB_TASKS = ("gsm8k", "math500")
-"""The datasets of the Hugging Face Hub that have names of their own."""
+HUB_TASKS = {"gsm8k": ("openai/gsm8k", "main"), "math500": ("HuggingFaceH4/MATH-500", None)}
+"""The datasets of the Hugging Face Hub that have names of their own, and their configurations."""
 GENERATED = "reasoning_gym:"
 """Before the name of a dataset that reasoning-gym generates."""
 FILE_END = ".jsonl"
@@ -79,10 +79,17 @@ class QuestionSource(Settings):
         is_file = self.name.endswith(FILE_END) or is_class_path(self.name)
         return self.name in HUB_TASKS or ("/" in self.name and not is_file)
 
+    @property
+    def dataset(self) -> tuple[str, str | None]:
+        """The dataset's full name and its configuration."""
+        name, subset = HUB_TASKS.get(self.name, (self.name, None))
+        return name, self.subset or subset
+
     def has_questions_of(self, task: "QuestionSource") -> bool:
-        """Whether the questions are a task's own; of a dataset, other splits are others."""
-        same = task.name == self.name and not self.name.startswith(GENERATED)
-        return same and (not self.is_dataset or (self.split or TRAINED_SPLIT) == (task.split or TASK_SPLIT))
+        """Whether the questions are a task's own; of a dataset, other subsets and splits are others."""
+        if not self.is_dataset:
+            return task.name == self.name and not self.name.startswith(GENERATED)
+        return self.dataset == task.dataset and (self.split or TRAINED_SPLIT) == (task.split or TASK_SPLIT)
 
     @property
     def label(self) -> str:

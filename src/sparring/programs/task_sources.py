@@ -3,10 +3,10 @@
 import inspect
 import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from sparring.config.questions import (
@@ -36,21 +36,9 @@ COLUMNS = QuestionColumns()
 _FORM = 'Write {"question": "What is 2 + 2?", "answer": "4"}'
 
 
-@dataclass(frozen=True)
-class HubTask:
-    """A dataset of the Hugging Face Hub, and which of its columns is which."""
-
-    dataset: str
-    config: str | None = None
-    columns: QuestionColumns = COLUMNS
-
-
-HUB = {
-    "gsm8k": HubTask("openai/gsm8k", "main"),
-    "math500": HubTask("HuggingFaceH4/MATH-500", columns=QuestionColumns(question="problem")),
-}
-"""Grade-school problems (Cobbe et al., 2021), and 500 of the problems of MATH (Hendrycks et al., 2021;
-Lightman et al., 2023)."""
+HUB_COLUMNS = {"gsm8k": COLUMNS, "math500": QuestionColumns(question="problem")}
+"""The columns of grade-school problems (Cobbe et al., 2021), and of 500 of the problems of MATH (Hendrycks et
+al., 2021; Lightman et al., 2023)."""
 
 
 def load_task(settings: TaskSettings, field: str) -> Task:
@@ -91,9 +79,10 @@ def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str,
     elif name.endswith(FILE_END):
         questions = questions_of_rows(rows_of_file(name, field), name, field, columns)
     else:
-        hub = HUB.get(name, HubTask(name))
-        rows = rows_of_dataset(hub.dataset, settings.split or split, field, settings.subset or hub.config)
-        questions = questions_of_rows(rows, hub.dataset, field, settings.columns or hub.columns)
+        dataset, subset = settings.dataset
+        rows = rows_of_dataset(dataset, settings.split or split, field, subset)
+        columns = settings.columns or HUB_COLUMNS.get(name, COLUMNS)
+        questions = questions_of_rows(rows, dataset, field, columns)
     return ShortAnswers(_chosen(questions, count, seed))
 
 
@@ -115,10 +104,15 @@ def _rows_of_function(path: str, count: int, seed: int, field: str) -> Rows:
         raise InputError(field, f"{name} does not take (count, seed)", "Let it take both") from error
     with own_code(f"{name} failed", field):
         rows = function(count, seed)
-        found = list(rows) if isinstance(rows, Iterable) else None
+        found = list(_at_most(count, rows)) if isinstance(rows, Iterable) else None
     if found is None:
         raise InputError(field, f"{name} returned {shown(rows)}, not rows", "Return a list of dictionaries")
     return [(f"entry {number}", row) for number, row in enumerate(found)]
+
+
+def _at_most(count: int, rows: Iterable[Any]) -> Iterable[Any]:
+    """Return rows that have an end: those of a generator need not have one."""
+    return islice(rows, count) if isinstance(rows, Iterator) else rows
 
 
 def bundled_questions() -> list[TaskQuestion]:

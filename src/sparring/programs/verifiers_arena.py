@@ -2,15 +2,17 @@
 
 import itertools
 import math
+from collections.abc import Collection
 from typing import Any
 
 import verifiers.v1 as vf
 from pydantic import ValidationError
 from verifiers.v1.agent import Agents
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.env import SharedEnvConfig, default_agent_harness
 from verifiers.v1.episode import EnvInfo
 from verifiers.v1.trace import TraceTask
-from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+from verifiers.v1.utils.loaders import load_environment, load_harness, resolve_env_config
 
 from sparring.config.programs import VerifiersSettings
 from sparring.core import (
@@ -34,6 +36,16 @@ from sparring.core.errors import first_line
 from sparring.core.own_code import loggable, own_code
 from sparring.programs.tasks import hold_out, in_turns
 from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task
+
+BASH = "bash"
+"""The harness that verifiers takes where nobody names one."""
+OF_ENVIRONMENTS = {"taskset", "max_concurrent_agents"}
+"""The fields of every environment of verifiers that a user may set."""
+OF_AGENTS = {
+    *("harness", "runtime", "model", "client", "sampling", "max_turns"),
+    *("max_input_tokens", "max_output_tokens", "max_total_tokens"),
+}
+"""The fields of every agent that a user may set, or that are refused by themselves."""
 
 
 class VerifiersEpisode(Episode):
@@ -168,8 +180,11 @@ class VerifiersArena(Arena):
             check_task(task)
         keys = [task.key for task in self.tasks]
         self.trained, self.held_out = hold_out(keys, settings.test_size, settings.seed, f"{FIELD}.tasks")
-        for name, config in agent_config_fields(self.env.config).items():
-            _check_agent(name, config)
+        agents = agent_config_fields(self.env.config)
+        _check_options(settings.options, agents)
+        default = default_agent_harness(settings.taskset)
+        for name, config in agents.items():
+            _check_agent(name, config, default)
             sampling = config.sampling
             most = None if sampling is None else sampling.max_tokens
             self.add_role(Role(name, max_tokens=most))
@@ -207,21 +222,54 @@ class VerifiersArena(Arena):
 
 
 def _environment(settings: VerifiersSettings) -> Any:
-    given = {**settings.options, "id": settings.environment or "", "taskset": {"id": settings.taskset}}
-    given["taskset"] |= settings.options.get("taskset", {})
+    taskset = settings.options.get("taskset", {})
+    if not isinstance(taskset, dict) or "id" in settings.options or "id" in taskset:
+        fix = "Name them in taskset and environment"
+        raise InputError(f"{FIELD}.options", "id and taskset.id are not options", fix)
+    given = {**settings.options, "id": settings.environment or ""}
+    given["taskset"] = {**taskset, "id": settings.taskset}
     try:
         return load_environment(resolve_env_config(given))
-    except (ModuleNotFoundError, ValidationError, ValueError, TypeError) as error:
-        reason = first_line(error)
+    except Exception as error:  # other people's packages raise any kind
+        reason = _reason(error)
         fix = "Install its package, and write its [env] table into options"
         raise InputError(f"{FIELD}.taskset", f"verifiers cannot load it: {reason}", fix) from error
 
 
-def _check_agent(name: str, config: Any) -> None:
-    """Raise an InputError if an agent is to run a program, or to be another model."""
+def _reason(error: Exception) -> str:
+    """Return an error in one line; of a table that does not fit, the first field that is wrong."""
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+
+
+def _check_options(options: dict[str, Any], agents: Collection[str]) -> None:
+    """Raise an InputError if the user sets what this package does in its own way."""
+    for field in sorted(options.keys() & (SharedEnvConfig.model_fields.keys() - OF_ENVIRONMENTS)):
+        raise InputError(f"{FIELD}.options", f"{field} has no effect here", "Leave it out")
+    for name in sorted(options.keys() & agents):
+        for field in sorted(options[name].keys() & (vf.AgentConfig.model_fields.keys() - OF_AGENTS)):
+            raise InputError(f"{FIELD}.options", f"{field} of {name} has no effect here", "Leave it out")
+        if {*(options[name].get("sampling") or {})} - {"max_tokens", "max_completion_tokens"}:
+            problem = f"sampling of {name} sets more than max_tokens"
+            raise InputError(f"{FIELD}.options", problem, f"Leave the others out, and set [roles.{name}]")
+
+
+def _check_agent(name: str, config: Any, default: Any) -> None:
+    """Raise an InputError if an agent is to run a program, or to be another model.
+
+    ``default`` is the harness of the tasks: verifiers' own, or one that comes with them.
+    """
     if config.harness is not None and config.harness.id != "null":
-        problem = f"{name} runs the harness {config.harness.id}, and only null, which talks, is known here"
-        raise InputError(f"{FIELD}.options", problem, f'Set {name} = {{harness = {{id = "null"}}}}')
+        raise _not_talk(name, config.harness.id)
+    if config.harness is None and default.id != BASH and load_harness(default).EXECUTES_CODE:
+        raise _not_talk(name, default.id)
     if config.model is not None or config.client is not None:
         problem = f"{name} names a model of its own"
         raise InputError(f"{FIELD}.options", problem, f"Leave it out, and set [roles.{name}] policy")
+
+
+def _not_talk(name: str, harness: str) -> InputError:
+    problem = f"{name} runs the harness {harness}, and only null, which talks, is known here"
+    return InputError(f"{FIELD}.options", problem, f'Set {name} = {{harness = {{id = "null"}}}}')

@@ -1,0 +1,3 @@
+"""A package that cannot be imported."""
+
+raise RuntimeError("no account here\nsecond line")
