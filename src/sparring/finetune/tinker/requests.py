@@ -1,9 +1,10 @@
 """The SDK's requests in JSON. A field that this server does not know is refused."""
 
+import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sparring.engine.server_requests import (
     MAX_CHOICES,
@@ -15,12 +16,26 @@ from sparring.engine.server_requests import (
 from sparring.learn.token_learner import AdamStep
 
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-SESSION = r"[0-9a-f]{32}"
-MODEL = re.compile(rf"{SESSION}:train:[0-9]{{1,9}}")
-SAMPLER = re.compile(rf"{SESSION}:sample:[0-9]{{1,9}}")
+SESSION = re.compile(r"[0-9a-f]{32}")
+MODEL = re.compile(rf"{SESSION.pattern}:train:[0-9]{{1,9}}")
+SAMPLER = re.compile(rf"{SESSION.pattern}:sample:[0-9]{{1,9}}")
 MAX_RANK = 512
 Number = Annotated[int, Field(ge=0, lt=10**9)]
-Metadata = Annotated[dict[str, Any], Field(max_length=64)]
+MAX_METADATA_BYTES = 2**16
+
+
+def _writable(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what could not be listed again."""
+    try:
+        text = json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # broken Unicode is a ValueError
+        raise ValueError("only finite numbers and valid text can be kept") from error
+    if len(text) > MAX_METADATA_BYTES:
+        raise ValueError(f"it has {len(text):,} bytes. Send at most {MAX_METADATA_BYTES:,}")
+    return metadata
+
+
+Metadata = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_writable)]
 
 
 class Request(BaseModel):
@@ -92,7 +107,7 @@ class AdamParams(Request):
     learning_rate: float = Field(default=1e-4, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-12, ge=0)
+    eps: float = Field(default=1e-12, ge=1e-30)  # 0 divides zero gradients by zero
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip_norm: float = 0.0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef
+from sparring.core.errors import reason_of
 from sparring.core.messages import said
 from sparring.core.sampling import Sampling
 from sparring.engine.adapters import Delivery, Publisher
@@ -27,6 +28,7 @@ from sparring.finetune.tinker.store import (
     Store,
     Weights,
     sampler_id,
+    saved_by,
 )
 
 SLOTS = 8
@@ -108,12 +110,16 @@ class Samplers:
         try:
             if path is None:
                 return await self._drawn(request, calls, self.base)
-            async with self._resident.use(AdapterRef(str(path), 0, str(path))) as slot:
+            # A name may be deleted and saved anew: the request that saved it tells its weights apart.
+            version = saved_by(path) or 0
+            async with self._resident.use(AdapterRef(str(path), version, str(path))) as slot:
                 return await self._drawn(request, calls, slot)
         except InputError as error:
             return Answer.failure(str(error), of_user=True)
         except SparringError as error:
             return Answer.failure(str(error), of_user=False)
+        except Exception as error:  # noqa: BLE001 (the client is told: it would ask again for ever)
+            return Answer.failure(reason_of(error), of_user=False)
 
     async def _drawn(self, request: Sample, calls: list[EngineCall], model: str) -> Answer:
         drawing = [asyncio.ensure_future(self.engine.answer(replace(call, model=model))) for call in calls]

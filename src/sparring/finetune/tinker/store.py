@@ -9,7 +9,6 @@ models/ID/weights/NAME/          what was saved to train on: an adapter and its 
 models/ID/sampler_weights/NAME/  what was saved to sample from: an adapter
 """
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -31,12 +30,13 @@ from sparring.core.files import (
     scratch_for,
     write_file,
 )
-from sparring.core.manifest import check_files, seal, sealed, unsealed
+from sparring.core.manifest import check_files, damaged, seal, sealed, unsealed
 from sparring.engine.server_http import ApiError
 from sparring.finetune.jobs.store import locked
 from sparring.finetune.tinker.requests import CHECKPOINT_NAME, MODEL, SAMPLER, SESSION
 
 SESSIONS, SAMPLERS, MODELS = "sessions", "samplers", "models"
+IDS = {SESSIONS: SESSION, SAMPLERS: SAMPLER, MODELS: MODEL}
 MODEL_FILE, REQUESTS, STATE = "model.json", "requests", "state"
 WEIGHTS, SAMPLER_WEIGHTS = "weights", "sampler_weights"
 SCHEME = "tinker://"
@@ -149,7 +149,7 @@ class Store:
 
     def session(self, session_id: str) -> SessionRecord:
         """Return a session. Raises ApiError: there is none."""
-        return self._read(SESSIONS, session_id, re.compile(SESSION), SessionRecord)
+        return self._read(SESSIONS, session_id, SessionRecord)
 
     def add_sampler(self, sampler_id: str, record: SamplerRecord) -> None:
         """Write a sampling session, or the same one again. Raises ApiError: there are too many."""
@@ -157,13 +157,17 @@ class Store:
 
     def sampler(self, sampler_id: str) -> SamplerRecord:
         """Return what a sampling session draws from. Raises ApiError: there is none."""
-        return self._read(SAMPLERS, sampler_id, SAMPLER, SamplerRecord)
+        return self._read(SAMPLERS, sampler_id, SamplerRecord)
 
     def names(self, kind: str) -> list[str]:
-        """Return the ids of all sessions, samplers or models, the newest last."""
-        found = [one for one in (self.directory / kind).iterdir() if not one.name.startswith(".")]
-        found.sort(key=lambda one: (one.stat().st_mtime_ns, one.name))
-        return [one.name.removesuffix(".json").replace(".", ":") for one in found]
+        """Return the ids of all sessions, samplers or models, the newest last. A model without a record is
+        one whose creation was killed."""
+        paths = [*(self.directory / kind).iterdir()]
+        if kind == MODELS:
+            paths = [one for one in paths if (one / MODEL_FILE).is_file()]
+        paths.sort(key=lambda one: (one.stat().st_mtime_ns, one.name))
+        names = [one.name.removesuffix(".json").replace(".", ":") for one in paths]
+        return [one for one in names if IDS[kind].fullmatch(one)]
 
     def model(self, model_id: str) -> "ModelFiles":
         """Return the files of a model. Raises ApiError: there is none."""
@@ -209,9 +213,9 @@ class Store:
             raise ApiError(400, f"there are {MAX_RECORDS} {kind}. Delete some of {kind}/")
         write_file(path, sealed(msgspec.to_builtins(record)))
 
-    def _read(self, kind: str, name: str, form: re.Pattern[str], into: type[Record]) -> Record:
+    def _read(self, kind: str, name: str, into: type[Record]) -> Record:
         path = self._record(kind, name)
-        if not form.fullmatch(name) or not path.is_file():
+        if not IDS[kind].fullmatch(name) or not path.is_file():
             raise ApiError(404, f"there is no {kind[:-1]} {name!r:.100}")
         return _read_record(path, into)
 
@@ -249,9 +253,8 @@ class ModelFiles:
         return found
 
     def saved(self) -> SavedState | None:
-        """Return what the newest state holds beside tensors."""
-        path = self.directory / STATE / STATE_FILE
-        return msgspec.json.decode(path.read_bytes(), type=SavedState) if path.is_file() else None
+        """Return what the newest state holds beside tensors. Raises DamagedState."""
+        return _read_state(self.directory / STATE, SavedState)
 
     def save(self, state: SavedState, scratch: Path) -> None:
         """Put a state in place whose tensors are in ``scratch``, and delete the requests that it holds."""
@@ -314,14 +317,23 @@ def unnamed(number: int) -> str:
 
 
 def saved_by(directory: Path) -> int | None:
-    """Return the number of the request that saved weights; ``None`` if there are none."""
-    path = directory / STATE_FILE
-    return msgspec.json.decode(path.read_bytes(), type=SavedBy).seq_id if path.is_file() else None
+    """Return the number of the request that saved weights; ``None`` if there are none. Raises
+    DamagedState."""
+    saved = _read_state(directory, SavedBy)
+    return None if saved is None else saved.seq_id
 
 
 def now() -> float:
     """Return the time, in seconds since 1970."""
     return time.time()
+
+
+def _read_state(directory: Path, form: type[Record]) -> Record | None:
+    path = directory / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form) if path.is_file() else None
+    except (OSError, msgspec.DecodeError) as error:
+        raise damaged(path) from error
 
 
 def _read_record(path: Path, form: type[Record]) -> Record:

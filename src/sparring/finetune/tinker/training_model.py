@@ -18,7 +18,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import LEARNER_FILE, STATE_FILE
 from sparring.core.errors import reason_of
 from sparring.core.files import put_in_place, scratch_for
-from sparring.core.manifest import seal
+from sparring.core.manifest import check_files, seal
 from sparring.engine.server_http import ApiError
 from sparring.finetune.tinker.messages import GradientRequest, gradient_answer
 from sparring.finetune.tinker.requests import LoadWeights, OptimStep, SaveForSampler, SaveWeights
@@ -47,6 +47,8 @@ FORWARD_BACKWARD, OPTIM_STEP, LOAD = "forward_backward", "optim_step", "load_wei
 SAVE, SAVE_FOR_SAMPLER = "save_weights", "save_weights_for_sampler"
 SAVE_SECONDS, SAVE_REQUESTS = 30.0, 64
 """A state is saved after so much work, or so many requests, that a kill would let be done again."""
+KEPT_ANSWERS = 256
+"""So many of the newest answers are kept, and so many requests of a model may wait."""
 T = TypeVar("T")
 
 
@@ -102,11 +104,11 @@ class TrainingModel:
             self.save()
 
     def keep(self, seq_id: int, answer: Answer) -> None:
-        """Keep the answer to the newest request, of as many as lie between two states."""
+        """Keep the answer to the newest request, and those of so many before it."""
         self.applied = seq_id
         self.answers[seq_id] = answer
         self._unsaved += 1
-        for old in [one for one in self.answers if one <= seq_id - 2 * SAVE_REQUESTS]:
+        for old in [one for one in self.answers if one <= seq_id - KEPT_ANSWERS]:
             del self.answers[old]
 
     def save(self) -> None:
@@ -161,6 +163,7 @@ class TrainingModel:
         directory = self.store.weights(weights)
         if weights.kind != WEIGHTS:
             raise ApiError(400, f"path: {weights.path} is for sampling. Use one that save_weights returned")
+        check_files(directory)
         check_base(directory, self.policy.base)
         self.learner.load_tensors(read_tensors(directory / LEARNER_FILE), optimizer=request.optimizer)
         return Answer.json(path=weights.path, model_id=self.files.model_id, type=LOAD)
