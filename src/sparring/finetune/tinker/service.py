@@ -21,12 +21,12 @@ from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.tinker.requests import MODEL, CreateModel, CreateSession, LoadWeights
 from sparring.finetune.tinker.store import (
     MODELS,
-    Answer,
+    KeptAnswer,
     ModelFiles,
     ModelRecord,
+    SavedWeights,
     SessionRecord,
     Store,
-    Weights,
     model_id,
     now,
 )
@@ -67,6 +67,7 @@ class TrainingService:
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._busy = ""
         self._broken: dict[str, str] = {}
+        self._waited_for: dict[str, int] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -114,7 +115,7 @@ class TrainingService:
             raise ApiError(400, "model_id: give it with seq_id, or session_id with model_seq_id")
         if request.base_model is not None:
             self.check_base(request.base_model)
-        shape = LoraSettings.read(self.store.weights(Weights.at(request.path)))
+        shape = LoraSettings.read(self.store.weights(SavedWeights.at(request.path)))
         number = request.model_seq_id
         name = self._create(request.session_id, number, shape, 0, 0, request.user_metadata)
         self.accept(name, 0, LOAD, body)
@@ -133,7 +134,7 @@ class TrainingService:
             self._queue(name, files.requests())
         return f"{name}/{seq_id}"
 
-    async def answer(self, request_id: str, seconds: float = LONGEST_WAIT) -> Answer | None:
+    async def answer(self, request_id: str, seconds: float = LONGEST_WAIT) -> KeptAnswer | None:
         """Return the answer to a request; ``None`` if it takes longer. Raises ApiError: it is not known, or
         its answer no longer."""
         found = FUTURE.fullmatch(request_id)
@@ -142,7 +143,7 @@ class TrainingService:
         name, number = found[1], int(found[2])
         files = self.store.model(name)
         if number == 0 and files.record().first == 1:
-            return Answer.json(model_id=name, type="create_model")
+            return KeptAnswer.json(model_id=name, type="create_model")
         if number in self._pending[name]:
             done = self._waiting[name, number]
             try:
@@ -150,7 +151,7 @@ class TrainingService:
             except TimeoutError:
                 return None
         if name in self._broken:
-            return Answer.failure(self._broken[name], of_user=False)
+            return KeptAnswer.failure(self._broken[name], of_user=False)
         model = self._models.get(name) or files.saved()
         answers = {} if model is None else model.answers
         if number not in answers:
@@ -248,7 +249,10 @@ class TrainingService:
             return
         number = model.applied + 1
         if number not in pending:
-            asyncio.get_running_loop().call_later(GAP_SECONDS, self._skip, name, model.applied)
+            if self._waited_for.pop(name, None) == number:
+                self._skip(model)
+            else:
+                asyncio.get_running_loop().call_later(GAP_SECONDS, self._give_up, name, number)
             return
         kind, path = pending[number]
         self._busy = name
@@ -268,15 +272,16 @@ class TrainingService:
         for number in list(self._pending[name]):
             self._answered(name, number)
 
-    def _skip(self, name: str, applied: int) -> None:
+    def _give_up(self, name: str, number: int) -> None:
+        self._waited_for[name] = number
+        self._ready.put_nowait(name)
+
+    def _skip(self, model: TrainingModel) -> None:
         """Fail requests whose predecessor never came."""
-        pending = self._pending[name]
-        if not pending or applied + 1 in pending or self._applied(self.store.model(name)) != applied:
-            return
-        model = self._model(self.store.model(name))
-        problem = f"request {applied + 1} of {name} never came, and these wait for it"
-        for number in sorted(pending):
-            model.keep(number, Answer.failure(problem, of_user=True))
+        name = model.files.model_id
+        problem = f"request {model.applied + 1} of {name} never came, and these wait for it"
+        for number in sorted(self._pending[name]):
+            model.keep(number, KeptAnswer.failure(problem, of_user=True))
             self._answered(name, number)
         model.save()
 

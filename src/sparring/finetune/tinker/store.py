@@ -79,28 +79,28 @@ class ModelRecord(msgspec.Struct, frozen=True):
     user_metadata: dict[str, Any] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeptAnswer(msgspec.Struct, frozen=True):
     """The answer to a request: its body, and whether that is protobuf or JSON."""
 
     body: bytes
     is_protobuf: bool = False
 
     @classmethod
-    def json(cls, **content: Any) -> "Answer":
+    def json(cls, **content: Any) -> "KeptAnswer":
         """Return an answer in JSON."""
         return cls(msgspec.json.encode(content))
 
     @classmethod
-    def failure(cls, problem: str, *, of_user: bool) -> "Answer":
+    def failure(cls, problem: str, *, of_user: bool) -> "KeptAnswer":
         """Return the answer to a request that failed."""
         return cls.json(error=problem, category="user" if of_user else "server")
 
 
-class SavedState(msgspec.Struct):
+class ModelState(msgspec.Struct):
     """What a model's state holds beside tensors: the last request that it took, and answers by number."""
 
     applied: int
-    answers: dict[int, Answer]
+    answers: dict[int, KeptAnswer]
 
 
 class SavedBy(msgspec.Struct):
@@ -110,7 +110,7 @@ class SavedBy(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Weights:
+class SavedWeights:
     """Weights that a client names by a path: of a model, to train on or to sample from, and their name."""
 
     model_id: str
@@ -118,7 +118,7 @@ class Weights:
     name: str
 
     @classmethod
-    def at(cls, path: str) -> "Weights":
+    def at(cls, path: str) -> "SavedWeights":
         """Return the weights that a client names. Raises ApiError: that is no path."""
         parts = path.removeprefix(SCHEME).split("/")
         if path.startswith(SCHEME) and len(parts) == 3:
@@ -186,7 +186,7 @@ class Store:
             write_file(files.directory / MODEL_FILE, sealed(msgspec.to_builtins(record)))
         return files
 
-    def weights(self, weights: Weights) -> Path:
+    def weights(self, weights: SavedWeights) -> Path:
         """Return the directory of weights. Raises ApiError: there are none."""
         directory = self.model(weights.model_id).weights(weights.kind, weights.name)
         if not directory.is_dir():
@@ -252,11 +252,11 @@ class ModelFiles:
             found[int(number)] = (kind, path)
         return found
 
-    def saved(self) -> SavedState | None:
+    def saved(self) -> ModelState | None:
         """Return what the newest state holds beside tensors. Raises DamagedState."""
-        return _read_state(self.directory / STATE, SavedState)
+        return _read_state(self.directory / STATE, ModelState)
 
-    def save(self, state: SavedState, scratch: Path) -> None:
+    def save(self, state: ModelState, scratch: Path) -> None:
         """Put a state in place whose tensors are in ``scratch``, and delete the requests that it holds."""
         (scratch / STATE_FILE).write_bytes(msgspec.json.encode(state))
         seal(scratch)
@@ -281,20 +281,20 @@ class ModelFiles:
         """Return the directory of weights, whether there are any or not."""
         return self.directory / kind / name
 
-    def listed(self) -> Iterator[tuple[Weights, Path]]:
+    def listed(self) -> Iterator[tuple[SavedWeights, Path]]:
         """Yield all weights that clients named."""
         for kind in (WEIGHTS, SAMPLER_WEIGHTS):
             for path in sorted((self.directory / kind).glob("[!.~]*")):
-                yield Weights(self.model_id, kind, path.name), path
+                yield SavedWeights(self.model_id, kind, path.name), path
 
-    def delete(self, weights: Weights) -> None:
+    def delete(self, weights: SavedWeights) -> None:
         """Delete weights."""
         remove_directory(self.weights(weights.kind, weights.name))
 
-    def old_unnamed(self) -> list[Weights]:
+    def old_unnamed(self) -> list[SavedWeights]:
         """Return the weights that were saved for older sampling sessions than are kept."""
         unnamed = sorted(path.name for path in (self.directory / SAMPLER_WEIGHTS).glob(f"{UNNAMED}*"))
-        return [Weights(self.model_id, SAMPLER_WEIGHTS, name) for name in unnamed[:-KEPT_UNNAMED]]
+        return [SavedWeights(self.model_id, SAMPLER_WEIGHTS, name) for name in unnamed[:-KEPT_UNNAMED]]
 
     def remove(self) -> None:
         """Delete a model that nobody was told of."""
