@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparring.core import InputError
 from sparring.finetune.tinker import service as service_module
+from sparring.finetune.tinker import training_model
 from sparring.finetune.tinker.protobuf import as_double, field, fields
 from sparring.finetune.tinker.store import Store
 from training_client import (
@@ -165,7 +166,10 @@ WRONG_DATA = {
     "sparse": (datum([1], [2]) + field(2, field(1, "weights") + field(2, field(2, b""))), "sparse"),
     "not finite": (datum([1], [2], weights=[float("inf")]), "finite"),
     "broken": (b"\xff", "broken"),
-    "half a tensor": (datum([1], [2]) + field(2, field(1, "weights") + field(2, field(1, b"abc"))), ""),
+    "half a tensor": (
+        datum([1], [2]) + field(2, field(1, "weights") + field(2, field(1, b"abc") + field(3, 1))),
+        "broken",
+    ),
 }
 
 
@@ -176,7 +180,8 @@ def test_a_wrong_request_fails_alone_and_says_why(session):
         assert problem in found["error"]
         assert found["category"] == "user"
     assert "stable_reinforce" in model.gradients(texts(), "stable_reinforce")["error"]
-    assert "eps" in model.call("optim_step", adam_params={"eps": -1})["error"]
+    for eps in (-1, 0):
+        assert "eps" in model.call("optim_step", adam_params={"eps": eps})["error"]
     assert "nesterov" in model.call("optim_step", adam_params={"nesterov": True})["error"]
     for path in ("../../x", "a/b", ".hidden", "", "~000000001"):
         assert "path" in model.call("save_weights", path=path)["error"]
@@ -193,6 +198,7 @@ def test_a_wrong_request_fails_alone_and_says_why(session):
         ("create_model", {"session_id": "0" * 32}, 404),
         ("create_model", {"optimizer_config": {"type": "dimuon"}}, 400),
         ("create_model", {"lora_config": {"rank": 1, "train_mlp": False, "train_attn": False}}, 400),
+        ("create_model", {"user_metadata": {"text": "x" * 2**17}}, 400),
         ("optim_step", {"seq_id": 1}, 400),
         ("optim_step", {"model_id": "../../x", "seq_id": 1}, 404),
         ("forward_backward", {}, 400),
@@ -213,6 +219,102 @@ def test_impossible_requests_are_refused(session, path, body, status):
     answer = session.ask(path, json=needed | body)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["NaN", r'"\ud800"', "[" * 500 + "]" * 500])
+def test_metadata_that_could_not_be_listed_is_refused(session, value):
+    body = f'{{"user_metadata": {{"key": {value}}}}}'
+    answer = session.ask("create_session", content=body, headers={"Content-Type": "application/json"})
+    if answer.status_code == 200:
+        assert session.get(f"sessions/{answer.json()['session_id']}")["user_metadata"]
+    else:
+        assert "user_metadata" in answer.json()["error"]["message"]
+
+
+def test_a_model_whose_creation_was_killed_is_not_listed(session, directory):
+    model = session.create()
+    (directory / "models" / f"{session.session}.train.8" / "requests").mkdir(parents=True)
+    listed = session.get(f"sessions/{session.session}")["training_run_ids"]
+    assert listed == [model.id]
+    runs = session.get("training_runs?limit=1000")["training_runs"]
+    assert model.id in [one["training_run_id"] for one in runs]
+
+
+def test_a_number_belongs_to_one_model(session):
+    model = session.create(rank=2)
+    assert session.create(rank=2).id == model.id
+    asked = {"session_id": session.session, "model_seq_id": 0}
+    other = {**asked, "base_model": "tiny", "lora_config": {"rank": 3}}
+    path = model.call("save_weights", path="one")["path"]
+    for answer in (
+        session.ask("create_model", json=other),
+        session.ask("load_weights", json={**asked, "path": path, "optimizer": True}),
+    ):
+        assert answer.status_code == 400
+        assert "another model" in answer.json()["error"]["message"]
+
+
+def test_weights_saved_anew_under_a_deleted_name_are_those_that_answer(session):
+    model, scores = session.create(), []
+    for number in range(2):
+        path = model.call("save_weights_for_sampler", path="same")["path"]
+        asked = {"session_id": session.session, "sampling_session_seq_id": number, "model_path": path}
+        sampler = session.post("create_sampling_session", **asked)["sampling_session_id"]
+        answer = session.sample(sampler, list(b"the rules"), prompt_logprobs=True)
+        scores.append(floats(dict(fields(answer))[2])[1:])
+        session.delete(f"training_runs/{model.id}/checkpoints/sampler_weights/same")
+        model.gradients(texts())
+        model.step()
+    assert scores[0] != scores[1]
+
+
+def test_damaged_weights_are_not_loaded(session, directory):
+    model = session.create()
+    path = model.call("save_weights", path="one")["path"]
+    file = directory / "models" / model.id.replace(":", ".") / "weights" / "one" / "learner.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert "damaged" in model.call("load_weights", path=path, optimizer=True)["error"]
+
+
+def test_a_damaged_model_fails_alone(session, directory, tmp_path):
+    broken, well = session.create(0), session.create(1)
+    for model in (broken, well):
+        model.call("save_weights", path="one")
+    folders = [one.id.replace(":", ".") for one in (broken, well)]
+    for kind, name in (("sessions", f"{session.session}.json"), *(("models", one) for one in folders)):
+        source, copy = directory / kind / name, tmp_path / kind / name
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
+    state = tmp_path / "models" / folders[0] / "state" / "state.json"
+    state.write_bytes(state.read_bytes()[:-5])
+    with serving(tmp_path) as other:
+        again = Client(other.live, session.session)
+        assert "damaged" in again.retrieve(f"{broken.id}/1")["error"]
+        body = {"model_id": broken.id, "seq_id": 2, "adam_params": {}}
+        refused = again.ask("optim_step", json=body)
+        assert refused.status_code == 400  # the SDK would repeat others
+        assert "damaged" in refused.json()["error"]["message"]
+        assert isinstance(Model(again, well.id, 1).gradients(texts()), float)
+
+
+def test_answers_are_kept_however_often_the_state_is_saved(session, monkeypatch):
+    monkeypatch.setattr(training_model, "SAVE_REQUESTS", 1)
+    model = session.create()
+    ids = [model.send_gradients(texts()[:1], "none") for _ in range(4)]
+    assert all("none" in session.retrieve(one)["error"] for one in ids)
+
+
+def test_a_failure_of_the_engine_is_told(session, monkeypatch):
+    async def fails(call):
+        raise RuntimeError("no memory")
+
+    sampler = session.post("create_sampling_session", session_id=session.session, sampling_session_seq_id=0)[
+        "sampling_session_id"
+    ]
+    monkeypatch.setattr(session.live.engine, "answer", fails)
+    assert "no memory" in session.sample(sampler, [1])["error"]
 
 
 def test_the_key_is_the_server_s_token(session):

@@ -10,7 +10,7 @@ from matrices import first_of
 from sparring.core import InputError, SparringError
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.learn.token_learner import AdamStep, TokenLearner, TokenSample
-from sparring.learn.token_losses import LOSSES, TokenLoss
+from sparring.learn.token_losses import LOSSES, RequestedLoss
 from tiny_models import perturb_adapter, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -97,7 +97,7 @@ def test_ten_steps_of_a_loss_are_those_of_its_formula(name, policy):
     weights = [one for one in plain.parameters() if one.requires_grad]
     adam = torch.optim.AdamW(weights, STEP.learning_rate, STEP.betas, STEP.eps, STEP.weight_decay)
     settings = SETTINGS.get(name, {})
-    loss = TokenLoss.of(name, settings)
+    loss = RequestedLoss.of(name, settings)
     for step in range(10):
         adam.zero_grad()
         requests = [samples_of(name, 2 * step + half) for half in range(2)]
@@ -124,7 +124,7 @@ def test_ten_steps_of_a_loss_are_those_of_its_formula(name, policy):
 def test_thresholds_and_masks_may_differ_by_token(policy):
     learner, plain = TokenLearner(policy, "other"), plain_model(policy)
     samples = samples_of("gspo", 1, extra=["sequence_ratio_mask"])
-    found, _ = finished(learner.run(samples, TokenLoss.of("gspo", {}), backward=False))
+    found, _ = finished(learner.run(samples, RequestedLoss.of("gspo", {}), backward=False))
     expected = sum(plain_loss(plain, "gspo", {}, one)[0] for one in samples)
     assert found == pytest.approx(float(expected.detach()), abs=1e-4)
     wide = [
@@ -136,7 +136,7 @@ def test_thresholds_and_masks_may_differ_by_token(policy):
         for one in samples_of("ppo", 1)
     ]
     narrow, unclipped = (
-        finished(learner.run(one, TokenLoss.of("ppo", {"clip_high_threshold": 1e6}), backward=False))[0]
+        finished(learner.run(one, RequestedLoss.of("ppo", {"clip_high_threshold": 1e6}), backward=False))[0]
         for one in (samples_of("ppo", 1), wide)
     )
     assert narrow != pytest.approx(unclipped)
@@ -144,7 +144,7 @@ def test_thresholds_and_masks_may_differ_by_token(policy):
 
 def test_a_request_that_fails_adds_nothing(policy):
     learner = TokenLearner(policy, "other")
-    loss = TokenLoss.of("importance_sampling", {})
+    loss = RequestedLoss.of("importance_sampling", {})
     finished(learner.run(samples_of("importance_sampling", 1), loss, backward=True))
     before = [one.grad.clone() for one in policy.adapter_parameters("other")]
     broken = samples_of("importance_sampling", 2)
@@ -157,7 +157,7 @@ def test_a_request_that_fails_adds_nothing(policy):
 
 
 def test_a_restored_learner_goes_on_with_the_same_numbers(policy):
-    learner, loss = TokenLearner(policy, "other"), TokenLoss.of("cross_entropy", {})
+    learner, loss = TokenLearner(policy, "other"), RequestedLoss.of("cross_entropy", {})
     for seed in range(3):
         finished(learner.run(samples_of("cross_entropy", seed), loss, backward=True))
         if seed < 2:
@@ -195,11 +195,11 @@ def test_initial_weights_depend_on_the_seed_alone(policy):
 )
 def test_other_losses_and_settings_are_refused_by_name(name, settings, problem):
     with pytest.raises(InputError, match=problem):
-        TokenLoss.of(name, settings)
+        RequestedLoss.of(name, settings)
 
 
 def test_inputs_are_exactly_those_of_the_loss():
-    loss = TokenLoss.of("ppo", {})
+    loss = RequestedLoss.of("ppo", {})
     loss.check_inputs({"logprobs", "advantages", "clip_low_threshold"})
     with pytest.raises(InputError, match="needs advantages"):
         loss.check_inputs({"logprobs"})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from live_server import TOKEN, Live, running
+from openai_http import httpx2
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.engine.server import create_app
@@ -96,6 +97,11 @@ class Client:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def delete(self, path: str) -> None:
+        url = f"{self.live.url}/api/v1/{path}"
+        answer = httpx2.delete(url, headers={"X-API-Key": TOKEN}, verify=False)
+        assert answer.status_code == 204, answer.text
+
     def retrieve(self, request_id: str) -> Any:
         """Wait for an answer: JSON, or the content of a protobuf message."""
         answer = self.ask("retrieve_future", json={"request_id": request_id})
@@ -108,7 +114,7 @@ class Client:
         made = self.post("create_model", **asked, lora_config={"rank": rank, "seed": seed})
         return Model(self, self.retrieve(made["request_id"])["model_id"])
 
-    def sample(self, sampler: str, ids: Sequence[int], seq_id: int = 0, **more: Any) -> bytes:
+    def sample(self, sampler: str, ids: Sequence[int], seq_id: int = 0, **more: Any) -> Any:
         params = {"max_tokens": 5, "seed": 3, **more.pop("params", {})}
         prompt = {"chunks": [{"type": "encoded_text", "tokens": list(ids)}]}
         asked = self.post(

@@ -242,6 +242,6 @@ def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         path = request.url.path
-        hint = "" if path.startswith("/v1/") or error.status_code != 404 else ". The API is below /v1"
+        hint = "" if "/v1/" in path or error.status_code != 404 else ". The API is below /v1"
         message = f"{request.method} {path}: {error.detail}{hint}"
         return ApiError(error.status_code, message, headers=error.headers).response()

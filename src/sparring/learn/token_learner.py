@@ -18,7 +18,7 @@ from sparring.learn.attention_choice import learner_limits
 from sparring.learn.checkpoints import load_training_tensors, part_of, training_tensors
 from sparring.learn.logprobs import plan_logprobs
 from sparring.learn.policy import PolicyModel
-from sparring.learn.token_losses import GivenTokens, TokenLoss
+from sparring.learn.token_losses import GivenTokens, RequestedLoss
 from sparring.learn.trie import TOKEN_BITS, TokenSequence, TreePlan, bytes_of, plans_of
 
 GRADIENT = "gradient."
@@ -77,7 +77,7 @@ class TokenLearner:
         self.optimizer = torch.optim.AdamW(policy.adapter_parameters(adapter))
 
     def run(
-        self, samples: Sequence[TokenSample], loss: TokenLoss, *, backward: bool
+        self, samples: Sequence[TokenSample], loss: RequestedLoss, *, backward: bool
     ) -> Generator[None, None, tuple[float, list[NDArray[np.float32]]]]:
         """Return the loss and logprobs_N of each sample; with ``backward``, add the gradient to what is
         accumulated. Yields after each of its passes, so that others can use the model.

@@ -115,7 +115,7 @@ LOSSES: Mapping[str, _Kind] = {
 
 
 @dataclass(frozen=True)
-class TokenLoss:
+class RequestedLoss:
     """A loss of :data:`LOSSES` with its settings."""
 
     kind: _Kind

@@ -12,8 +12,8 @@ from sparring.finetune.tinker.store import (
     SESSIONS,
     WEIGHTS,
     ModelFiles,
+    SavedWeights,
     Store,
-    Weights,
 )
 from sparring.learn.policy import LoraSettings
 
@@ -37,7 +37,7 @@ class Listings:
         names = {"model_id": model_id, "model_name": self.base.name}
         return {"type": "get_info", "model_data": data, **names, **lora}
 
-    def weights_info(self, weights: Weights) -> Found:
+    def weights_info(self, weights: SavedWeights) -> Found:
         """Return what a client needs to know of weights. Raises ApiError: there are none."""
         lora = LoraSettings.read(self.store.weights(weights))
         return {"base_model": self.base.name, "is_lora": True, "lora_rank": lora.lora_rank}
@@ -82,7 +82,7 @@ class Listings:
             "cursor": _cursor(limit, offset, len(found)),
         }
 
-    def delete(self, weights: Weights) -> None:
+    def delete(self, weights: SavedWeights) -> None:
         """Delete weights. Raises ApiError: there are none."""
         self.store.weights(weights)
         self.store.model(weights.model_id).delete(weights)

@@ -43,7 +43,7 @@ class GradientRequest:
                 request._take(number, value)
         except ValueError as error:
             problem = f"it is no ForwardBackwardRequest: {error}"
-            raise InputError("body", problem, "Send what the SDK of tests/with_tinker sends.") from error
+            raise InputError("body", problem, "Send what Tinker's SDK 0.38 sends.") from error
         return request
 
     def _take(self, number: int, value: int | bytes) -> None:

@@ -1,9 +1,10 @@
 """The SDK's requests in JSON. A field that this server does not know is refused."""
 
+import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from sparring.engine.server_requests import (
     MAX_CHOICES,
@@ -15,15 +16,29 @@ from sparring.engine.server_requests import (
 from sparring.learn.token_learner import AdamStep
 
 CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-SESSION = r"[0-9a-f]{32}"
-MODEL = re.compile(rf"{SESSION}:train:[0-9]{{1,9}}")
-SAMPLER = re.compile(rf"{SESSION}:sample:[0-9]{{1,9}}")
+SESSION = re.compile(r"[0-9a-f]{32}")
+MODEL = re.compile(rf"{SESSION.pattern}:train:[0-9]{{1,9}}")
+SAMPLER = re.compile(rf"{SESSION.pattern}:sample:[0-9]{{1,9}}")
 MAX_RANK = 512
 Number = Annotated[int, Field(ge=0, lt=10**9)]
-Metadata = Annotated[dict[str, Any], Field(max_length=64)]
+MAX_METADATA_BYTES = 2**16
 
 
-class Request(BaseModel):
+def _writable(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what could not be listed again."""
+    try:
+        text = json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # broken Unicode is a ValueError
+        raise ValueError("only finite numbers and valid text can be kept") from error
+    if len(text) > MAX_METADATA_BYTES:
+        raise ValueError(f"it has {len(text):,} bytes. Send at most {MAX_METADATA_BYTES:,}")
+    return metadata
+
+
+Metadata = Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_writable)]
+
+
+class TrainingRequest(BaseModel):
     """What all requests have in common."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=())
@@ -31,7 +46,7 @@ class Request(BaseModel):
     type: str = ""
 
 
-class CreateSession(Request):
+class CreateSession(TrainingRequest):
     """Body of ``create_session``; a session only gives its models and samplers their names."""
 
     tags: list[str] = Field(default=[], max_length=64)
@@ -41,13 +56,13 @@ class CreateSession(Request):
     display_name: str | None = Field(default=None, max_length=1000)
 
 
-class OfSession(Request):
+class OfSession(TrainingRequest):
     """Body of ``session_heartbeat``."""
 
     session_id: str
 
 
-class LoraShape(Request):
+class LoraShape(TrainingRequest):
     """The shape of a new adapter. The output layer has none, whatever ``train_unembed`` says."""
 
     rank: int = Field(ge=1, le=MAX_RANK)
@@ -57,13 +72,13 @@ class LoraShape(Request):
     train_attn: bool = True
 
 
-class Adam(Request):
+class Adam(TrainingRequest):
     """The optimizer, the only one."""
 
     type: Literal["adamw"] = "adamw"
 
 
-class CreateModel(Request):
+class CreateModel(TrainingRequest):
     """Body of ``create_model``."""
 
     session_id: str
@@ -74,7 +89,7 @@ class CreateModel(Request):
     optimizer_config: Adam = Adam()
 
 
-class OfModel(Request):
+class OfModel(TrainingRequest):
     """Body of ``get_info``."""
 
     model_id: str
@@ -86,13 +101,13 @@ class InTurn(OfModel):
     seq_id: Number
 
 
-class AdamParams(Request):
+class AdamParams(TrainingRequest):
     """The values of a step of AdamW."""
 
     learning_rate: float = Field(default=1e-4, ge=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-12, ge=0)
+    eps: float = Field(default=1e-12, ge=1e-30)  # 0 divides zero gradients by zero
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip_norm: float = 0.0
 
@@ -127,7 +142,7 @@ class SaveForSampler(InTurn):
     user_metadata: Metadata | None = None
 
 
-class LoadWeights(Request):
+class LoadWeights(TrainingRequest):
     """Body of ``load_weights``: into a model, or into a new one, which a session then numbers."""
 
     model_id: str | None = None
@@ -142,7 +157,7 @@ class LoadWeights(Request):
     weights_access_token: None = None
 
 
-class CreateSampler(Request):
+class CreateSampler(TrainingRequest):
     """Body of ``create_sampling_session``."""
 
     session_id: str
@@ -157,14 +172,14 @@ def _no_stability(value: object) -> object:
     return value
 
 
-class Chunk(Request):
+class Chunk(TrainingRequest):
     """A part of a prompt, which is text."""
 
     type: Literal["encoded_text"] = "encoded_text"
     tokens: TokenIds
 
 
-class Prompt(Request):
+class Prompt(TrainingRequest):
     """A prompt."""
 
     chunks: list[Chunk] = Field(min_length=1)
@@ -179,7 +194,7 @@ Stop = TypeVar("Stop")
 Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 
 
-class SamplingParams(Request):
+class SamplingParams(TrainingRequest):
     """How tokens are drawn. Without ``stop``, the model's own ends stop; an empty list lets nothing stop."""
 
     max_tokens: int | None = Field(default=None, ge=1)
@@ -196,7 +211,7 @@ class SamplingParams(Request):
         return texts, tuple(one for one in given if isinstance(one, int))
 
 
-class Sample(Request):
+class Sample(TrainingRequest):
     """Body of ``asample``."""
 
     num_samples: int = Field(default=1, ge=1, le=MAX_CHOICES)
@@ -213,14 +228,14 @@ class Sample(Request):
     record_stability_info: Annotated[bool | None, BeforeValidator(_no_stability)] = None
 
 
-class Retrieve(Request):
+class Retrieve(TrainingRequest):
     """Body of ``retrieve_future``."""
 
     request_id: str = Field(max_length=200)
     allow_metadata_only: bool = False
 
 
-class OfPath(Request):
+class OfPath(TrainingRequest):
     """Body of ``weights_info``."""
 
     tinker_path: str

@@ -25,7 +25,7 @@ from sparring.finetune.tinker.requests import (
 )
 from sparring.finetune.tinker.samplers import Samplers
 from sparring.finetune.tinker.service import LONGEST_WAIT, TrainingService
-from sparring.finetune.tinker.store import Weights
+from sparring.finetune.tinker.store import SavedWeights
 from sparring.finetune.tinker.training_model import (
     FORWARD_BACKWARD,
     LOAD,
@@ -199,7 +199,7 @@ def _add_listings(app: FastAPI, listings: Listings) -> None:
 
     @app.post(f"{ROOT}/weights_info")
     async def weights_info(body: OfPath) -> Response:
-        return JSONResponse(listings.weights_info(Weights.at(body.tinker_path)))
+        return JSONResponse(listings.weights_info(SavedWeights.at(body.tinker_path)))
 
     @app.get(f"{ROOT}/samplers/{{sampler_id}}")
     async def sampler(sampler_id: str) -> Response:
@@ -219,7 +219,7 @@ def _add_listings(app: FastAPI, listings: Listings) -> None:
 
     @app.delete(f"{ROOT}/training_runs/{{model_id}}/checkpoints/{{kind}}/{{name}}")
     async def delete(model_id: str, kind: str, name: str) -> Response:
-        listings.delete(Weights.at(f"tinker://{model_id}/{kind}/{name}"))
+        listings.delete(SavedWeights.at(f"tinker://{model_id}/{kind}/{name}"))
         return Response(status_code=204)
 
     @app.get(f"{ROOT}/checkpoints")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef
+from sparring.core.errors import reason_of
 from sparring.core.messages import said
 from sparring.core.sampling import Sampling
 from sparring.engine.adapters import Delivery, Publisher
@@ -22,11 +23,12 @@ from sparring.finetune.tinker.messages import sample_answer
 from sparring.finetune.tinker.requests import CreateSampler, Sample
 from sparring.finetune.tinker.store import (
     SAMPLER_WEIGHTS,
-    Answer,
+    KeptAnswer,
     SamplerRecord,
+    SavedWeights,
     Store,
-    Weights,
     sampler_id,
+    saved_by,
 )
 
 SLOTS = 8
@@ -47,7 +49,7 @@ class Samplers:
         self.base = base
         slots = [f"training-sampler-{number}" for number in range(SLOTS)]
         self._resident = ResidentAdapters(slots, self._publish, self._withdraw)
-        self._tasks: OrderedDict[str, asyncio.Task[Answer]] = OrderedDict()
+        self._tasks: OrderedDict[str, asyncio.Task[KeptAnswer]] = OrderedDict()
         self._calls = 0
         self._start = secrets.token_hex(4)
 
@@ -62,7 +64,7 @@ class Samplers:
 
     def directory(self, path: str) -> Path:
         """Return the directory of weights that can be sampled from. Raises ApiError: there are none."""
-        weights = Weights.at(path)
+        weights = SavedWeights.at(path)
         if weights.kind != SAMPLER_WEIGHTS:
             problem = f"path: {weights.path} is for training. Use one that save_weights_for_sampler returned"
             raise ApiError(400, problem)
@@ -85,7 +87,7 @@ class Samplers:
             self._tasks[name] = task
         return name, [f"{name}/{number}" for number in range(request.num_samples)]
 
-    async def answer(self, request_id: str, seconds: float) -> Answer | None:
+    async def answer(self, request_id: str, seconds: float) -> KeptAnswer | None:
         """Return the answer to a request; ``None`` if it takes longer. Raises ApiError: it is not known."""
         task = self._tasks.get(request_id)
         if task is None:  # 410 lets the SDK ask anew
@@ -104,18 +106,22 @@ class Samplers:
         for name in done[: max(0, len(done) - MAX_ANSWERS)]:
             del self._tasks[name]
 
-    async def _answer(self, request: Sample, calls: list[EngineCall], path: Path | None) -> Answer:
+    async def _answer(self, request: Sample, calls: list[EngineCall], path: Path | None) -> KeptAnswer:
         try:
             if path is None:
                 return await self._drawn(request, calls, self.base)
-            async with self._resident.use(AdapterRef(str(path), 0, str(path))) as slot:
+            # A name may be deleted and saved anew: the request that saved it tells its weights apart.
+            version = saved_by(path) or 0
+            async with self._resident.use(AdapterRef(str(path), version, str(path))) as slot:
                 return await self._drawn(request, calls, slot)
         except InputError as error:
-            return Answer.failure(str(error), of_user=True)
+            return KeptAnswer.failure(str(error), of_user=True)
         except SparringError as error:
-            return Answer.failure(str(error), of_user=False)
+            return KeptAnswer.failure(str(error), of_user=False)
+        except Exception as error:  # noqa: BLE001 (the client is told: it would ask again for ever)
+            return KeptAnswer.failure(reason_of(error), of_user=False)
 
-    async def _drawn(self, request: Sample, calls: list[EngineCall], model: str) -> Answer:
+    async def _drawn(self, request: Sample, calls: list[EngineCall], model: str) -> KeptAnswer:
         drawing = [asyncio.ensure_future(self.engine.answer(replace(call, model=model))) for call in calls]
         try:
             answers = await asyncio.gather(*drawing)
@@ -134,7 +140,7 @@ class Samplers:
             prompt=prompt,
             prompt_likeliest=request.topk_prompt_logprobs,
         )
-        return Answer(body, is_protobuf=True)
+        return KeptAnswer(body, is_protobuf=True)
 
     def _calls_of(self, request: Sample) -> list[EngineCall]:
         params, ids = request.sampling_params, request.prompt.ids()

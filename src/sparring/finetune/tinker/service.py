@@ -5,7 +5,6 @@ kill: the next server takes it. Models beyond a number are kept on disk until th
 """
 
 import asyncio
-import contextlib
 import os
 import re
 import secrets
@@ -19,30 +18,28 @@ from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA
 from sparring.core.errors import reason_of
 from sparring.engine.server_http import ApiError
 from sparring.finetune.jobs.records import ServedBase
-from sparring.finetune.tinker.requests import CreateModel, CreateSession, LoadWeights
+from sparring.finetune.tinker.requests import MODEL, CreateModel, CreateSession, LoadWeights
 from sparring.finetune.tinker.store import (
     MODELS,
-    Answer,
+    KeptAnswer,
     ModelFiles,
     ModelRecord,
+    SavedWeights,
     SessionRecord,
     Store,
-    Weights,
     model_id,
     now,
 )
-from sparring.finetune.tinker.training_model import LOAD, TrainingModel
+from sparring.finetune.tinker.training_model import KEPT_ANSWERS, LOAD, TrainingModel
 from sparring.learn.policy import LoraSettings, PolicyModel
 
 MAX_RESIDENT = 8
 """So many models are in memory at once."""
-MAX_PENDING = 256
-"""So many requests of a model may wait."""
 GAP_SECONDS = 60.0
 """How long a request waits for the one before it."""
 LONGEST_WAIT = 30.0
 """How long a client waits for an answer, in seconds, before it is told to ask again."""
-FUTURE = re.compile(r"([0-9a-f]{32}:train:[0-9]{1,9})/([0-9]{1,9})")
+FUTURE = re.compile(rf"({MODEL.pattern})/([0-9]{{1,9}})")
 ATTENTION, MLP = ALL_LINEAR[:4], ALL_LINEAR[4:]
 
 
@@ -70,15 +67,18 @@ class TrainingService:
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         self._busy = ""
         self._broken: dict[str, str] = {}
+        self._waited_for: dict[str, int] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Take requests, first those that an earlier server accepted."""
         for name in self.store.names(MODELS):
-            with contextlib.suppress(ApiError):
-                files = self.store.model(name)
+            files = self.store.model(name)
+            try:
                 files.clean()
                 self._queue(name, files.requests())
+            except InputError as error:
+                self._break(name, error)
         worker = asyncio.create_task(self._work())
         try:
             yield
@@ -115,7 +115,7 @@ class TrainingService:
             raise ApiError(400, "model_id: give it with seq_id, or session_id with model_seq_id")
         if request.base_model is not None:
             self.check_base(request.base_model)
-        shape = LoraSettings.read(self.store.weights(Weights.at(request.path)))
+        shape = LoraSettings.read(self.store.weights(SavedWeights.at(request.path)))
         number = request.model_seq_id
         name = self._create(request.session_id, number, shape, 0, 0, request.user_metadata)
         self.accept(name, 0, LOAD, body)
@@ -126,15 +126,15 @@ class TrainingService:
         files = self.store.model(name)
         pending = self._pending[name]
         if name in self._broken:
-            raise ApiError(409, self._broken[name])
+            raise ApiError(400, self._broken[name])  # the SDK repeats what is refused with 409
         if seq_id not in pending and seq_id > self._applied(files):
-            if len(pending) >= MAX_PENDING:
-                raise ApiError(429, f"{MAX_PENDING} requests of {name} wait")
+            if len(pending) >= KEPT_ANSWERS:
+                raise ApiError(429, f"{KEPT_ANSWERS} requests of {name} wait")
             files.accept(seq_id, kind, body)
             self._queue(name, files.requests())
         return f"{name}/{seq_id}"
 
-    async def answer(self, request_id: str, seconds: float = LONGEST_WAIT) -> Answer | None:
+    async def answer(self, request_id: str, seconds: float = LONGEST_WAIT) -> KeptAnswer | None:
         """Return the answer to a request; ``None`` if it takes longer. Raises ApiError: it is not known, or
         its answer no longer."""
         found = FUTURE.fullmatch(request_id)
@@ -143,7 +143,7 @@ class TrainingService:
         name, number = found[1], int(found[2])
         files = self.store.model(name)
         if number == 0 and files.record().first == 1:
-            return Answer.json(model_id=name, type="create_model")
+            return KeptAnswer.json(model_id=name, type="create_model")
         if number in self._pending[name]:
             done = self._waiting[name, number]
             try:
@@ -151,7 +151,7 @@ class TrainingService:
             except TimeoutError:
                 return None
         if name in self._broken:
-            return Answer.failure(self._broken[name], of_user=False)
+            return KeptAnswer.failure(self._broken[name], of_user=False)
         model = self._models.get(name) or files.saved()
         answers = {} if model is None else model.answers
         if number not in answers:
@@ -189,6 +189,9 @@ class TrainingService:
         )
         is_new = name not in self.store.names(MODELS)
         files = self.store.add_model(name, record)
+        found = files.record()
+        if (found.rank, found.layers, found.first) != (record.rank, record.layers, record.first):
+            raise ApiError(400, f"model_seq_id: {name} is another model already. Choose another number")
         try:
             self._model(files)
         except InputError:
@@ -233,6 +236,7 @@ class TrainingService:
             except Exception as error:  # noqa: BLE001 (other models go on; this one is tried again)
                 self.say(f"note: requests of {name} wait ({reason_of(error)})")
                 asyncio.get_running_loop().call_later(GAP_SECONDS, self._ready.put_nowait, name)
+            await asyncio.sleep(0)  # whoever waits for this answer, and the server, come first
 
     async def _take_next(self, name: str) -> None:
         pending = self._pending[name]
@@ -241,14 +245,14 @@ class TrainingService:
         try:
             model = self._model(self.store.model(name))
         except InputError as error:
-            self.say(f"note: {name} cannot be used ({error})")
-            self._broken[name] = str(error)
-            for number in list(pending):
-                self._answered(name, number)
+            self._break(name, error)
             return
         number = model.applied + 1
         if number not in pending:
-            asyncio.get_running_loop().call_later(GAP_SECONDS, self._skip, name, model.applied)
+            if self._waited_for.pop(name, None) == number:
+                self._skip(model)
+            else:
+                asyncio.get_running_loop().call_later(GAP_SECONDS, self._give_up, name, number)
             return
         kind, path = pending[number]
         self._busy = name
@@ -261,15 +265,23 @@ class TrainingService:
         if pending:
             self._ready.put_nowait(name)
 
-    def _skip(self, name: str, applied: int) -> None:
+    def _break(self, name: str, error: InputError) -> None:
+        """Fail all requests of a model whose files cannot be used."""
+        self.say(f"note: {name} cannot be used ({error})")
+        self._broken[name] = str(error)
+        for number in list(self._pending[name]):
+            self._answered(name, number)
+
+    def _give_up(self, name: str, number: int) -> None:
+        self._waited_for[name] = number
+        self._ready.put_nowait(name)
+
+    def _skip(self, model: TrainingModel) -> None:
         """Fail requests whose predecessor never came."""
-        pending = self._pending[name]
-        if not pending or applied + 1 in pending or self._applied(self.store.model(name)) != applied:
-            return
-        model = self._model(self.store.model(name))
-        problem = f"request {applied + 1} of {name} never came, and these wait for it"
-        for number in sorted(pending):
-            model.keep(number, Answer.failure(problem, of_user=True))
+        name = model.files.model_id
+        problem = f"request {model.applied + 1} of {name} never came, and these wait for it"
+        for number in sorted(self._pending[name]):
+            model.keep(number, KeptAnswer.failure(problem, of_user=True))
             self._answered(name, number)
         model.save()
 

@@ -9,7 +9,6 @@ models/ID/weights/NAME/          what was saved to train on: an adapter and its 
 models/ID/sampler_weights/NAME/  what was saved to sample from: an adapter
 """
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -31,12 +30,13 @@ from sparring.core.files import (
     scratch_for,
     write_file,
 )
-from sparring.core.manifest import check_files, seal, sealed, unsealed
+from sparring.core.manifest import check_files, damaged, seal, sealed, unsealed
 from sparring.engine.server_http import ApiError
 from sparring.finetune.jobs.store import locked
 from sparring.finetune.tinker.requests import CHECKPOINT_NAME, MODEL, SAMPLER, SESSION
 
 SESSIONS, SAMPLERS, MODELS = "sessions", "samplers", "models"
+IDS = {SESSIONS: SESSION, SAMPLERS: SAMPLER, MODELS: MODEL}
 MODEL_FILE, REQUESTS, STATE = "model.json", "requests", "state"
 WEIGHTS, SAMPLER_WEIGHTS = "weights", "sampler_weights"
 SCHEME = "tinker://"
@@ -79,28 +79,28 @@ class ModelRecord(msgspec.Struct, frozen=True):
     user_metadata: dict[str, Any] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class KeptAnswer(msgspec.Struct, frozen=True):
     """The answer to a request: its body, and whether that is protobuf or JSON."""
 
     body: bytes
     is_protobuf: bool = False
 
     @classmethod
-    def json(cls, **content: Any) -> "Answer":
+    def json(cls, **content: Any) -> "KeptAnswer":
         """Return an answer in JSON."""
         return cls(msgspec.json.encode(content))
 
     @classmethod
-    def failure(cls, problem: str, *, of_user: bool) -> "Answer":
+    def failure(cls, problem: str, *, of_user: bool) -> "KeptAnswer":
         """Return the answer to a request that failed."""
         return cls.json(error=problem, category="user" if of_user else "server")
 
 
-class SavedState(msgspec.Struct):
+class ModelState(msgspec.Struct):
     """What a model's state holds beside tensors: the last request that it took, and answers by number."""
 
     applied: int
-    answers: dict[int, Answer]
+    answers: dict[int, KeptAnswer]
 
 
 class SavedBy(msgspec.Struct):
@@ -110,7 +110,7 @@ class SavedBy(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Weights:
+class SavedWeights:
     """Weights that a client names by a path: of a model, to train on or to sample from, and their name."""
 
     model_id: str
@@ -118,7 +118,7 @@ class Weights:
     name: str
 
     @classmethod
-    def at(cls, path: str) -> "Weights":
+    def at(cls, path: str) -> "SavedWeights":
         """Return the weights that a client names. Raises ApiError: that is no path."""
         parts = path.removeprefix(SCHEME).split("/")
         if path.startswith(SCHEME) and len(parts) == 3:
@@ -149,7 +149,7 @@ class Store:
 
     def session(self, session_id: str) -> SessionRecord:
         """Return a session. Raises ApiError: there is none."""
-        return self._read(SESSIONS, session_id, re.compile(SESSION), SessionRecord)
+        return self._read(SESSIONS, session_id, SessionRecord)
 
     def add_sampler(self, sampler_id: str, record: SamplerRecord) -> None:
         """Write a sampling session, or the same one again. Raises ApiError: there are too many."""
@@ -157,13 +157,17 @@ class Store:
 
     def sampler(self, sampler_id: str) -> SamplerRecord:
         """Return what a sampling session draws from. Raises ApiError: there is none."""
-        return self._read(SAMPLERS, sampler_id, SAMPLER, SamplerRecord)
+        return self._read(SAMPLERS, sampler_id, SamplerRecord)
 
     def names(self, kind: str) -> list[str]:
-        """Return the ids of all sessions, samplers or models, the newest last."""
-        found = [one for one in (self.directory / kind).iterdir() if not one.name.startswith(".")]
-        found.sort(key=lambda one: (one.stat().st_mtime_ns, one.name))
-        return [one.name.removesuffix(".json").replace(".", ":") for one in found]
+        """Return the ids of all sessions, samplers or models, the newest last. A model without a record is
+        one whose creation was killed."""
+        paths = [*(self.directory / kind).iterdir()]
+        if kind == MODELS:
+            paths = [one for one in paths if (one / MODEL_FILE).is_file()]
+        paths.sort(key=lambda one: (one.stat().st_mtime_ns, one.name))
+        names = [one.name.removesuffix(".json").replace(".", ":") for one in paths]
+        return [one for one in names if IDS[kind].fullmatch(one)]
 
     def model(self, model_id: str) -> "ModelFiles":
         """Return the files of a model. Raises ApiError: there is none."""
@@ -182,7 +186,7 @@ class Store:
             write_file(files.directory / MODEL_FILE, sealed(msgspec.to_builtins(record)))
         return files
 
-    def weights(self, weights: Weights) -> Path:
+    def weights(self, weights: SavedWeights) -> Path:
         """Return the directory of weights. Raises ApiError: there are none."""
         directory = self.model(weights.model_id).weights(weights.kind, weights.name)
         if not directory.is_dir():
@@ -209,9 +213,9 @@ class Store:
             raise ApiError(400, f"there are {MAX_RECORDS} {kind}. Delete some of {kind}/")
         write_file(path, sealed(msgspec.to_builtins(record)))
 
-    def _read(self, kind: str, name: str, form: re.Pattern[str], into: type[Record]) -> Record:
+    def _read(self, kind: str, name: str, into: type[Record]) -> Record:
         path = self._record(kind, name)
-        if not form.fullmatch(name) or not path.is_file():
+        if not IDS[kind].fullmatch(name) or not path.is_file():
             raise ApiError(404, f"there is no {kind[:-1]} {name!r:.100}")
         return _read_record(path, into)
 
@@ -248,12 +252,11 @@ class ModelFiles:
             found[int(number)] = (kind, path)
         return found
 
-    def saved(self) -> SavedState | None:
-        """Return what the newest state holds beside tensors."""
-        path = self.directory / STATE / STATE_FILE
-        return msgspec.json.decode(path.read_bytes(), type=SavedState) if path.is_file() else None
+    def saved(self) -> ModelState | None:
+        """Return what the newest state holds beside tensors. Raises DamagedState."""
+        return _read_state(self.directory / STATE, ModelState)
 
-    def save(self, state: SavedState, scratch: Path) -> None:
+    def save(self, state: ModelState, scratch: Path) -> None:
         """Put a state in place whose tensors are in ``scratch``, and delete the requests that it holds."""
         (scratch / STATE_FILE).write_bytes(msgspec.json.encode(state))
         seal(scratch)
@@ -278,20 +281,20 @@ class ModelFiles:
         """Return the directory of weights, whether there are any or not."""
         return self.directory / kind / name
 
-    def listed(self) -> Iterator[tuple[Weights, Path]]:
+    def listed(self) -> Iterator[tuple[SavedWeights, Path]]:
         """Yield all weights that clients named."""
         for kind in (WEIGHTS, SAMPLER_WEIGHTS):
             for path in sorted((self.directory / kind).glob("[!.~]*")):
-                yield Weights(self.model_id, kind, path.name), path
+                yield SavedWeights(self.model_id, kind, path.name), path
 
-    def delete(self, weights: Weights) -> None:
+    def delete(self, weights: SavedWeights) -> None:
         """Delete weights."""
         remove_directory(self.weights(weights.kind, weights.name))
 
-    def old_unnamed(self) -> list[Weights]:
+    def old_unnamed(self) -> list[SavedWeights]:
         """Return the weights that were saved for older sampling sessions than are kept."""
         unnamed = sorted(path.name for path in (self.directory / SAMPLER_WEIGHTS).glob(f"{UNNAMED}*"))
-        return [Weights(self.model_id, SAMPLER_WEIGHTS, name) for name in unnamed[:-KEPT_UNNAMED]]
+        return [SavedWeights(self.model_id, SAMPLER_WEIGHTS, name) for name in unnamed[:-KEPT_UNNAMED]]
 
     def remove(self) -> None:
         """Delete a model that nobody was told of."""
@@ -314,14 +317,23 @@ def unnamed(number: int) -> str:
 
 
 def saved_by(directory: Path) -> int | None:
-    """Return the number of the request that saved weights; ``None`` if there are none."""
-    path = directory / STATE_FILE
-    return msgspec.json.decode(path.read_bytes(), type=SavedBy).seq_id if path.is_file() else None
+    """Return the number of the request that saved weights; ``None`` if there are none. Raises
+    DamagedState."""
+    saved = _read_state(directory, SavedBy)
+    return None if saved is None else saved.seq_id
 
 
 def now() -> float:
     """Return the time, in seconds since 1970."""
     return time.time()
+
+
+def _read_state(directory: Path, form: type[Record]) -> Record | None:
+    path = directory / STATE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form) if path.is_file() else None
+    except (OSError, msgspec.DecodeError) as error:
+        raise damaged(path) from error
 
 
 def _read_record(path: Path, form: type[Record]) -> Record:

@@ -18,21 +18,21 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import LEARNER_FILE, STATE_FILE
 from sparring.core.errors import reason_of
 from sparring.core.files import put_in_place, scratch_for
-from sparring.core.manifest import seal
+from sparring.core.manifest import check_files, seal
 from sparring.engine.server_http import ApiError
 from sparring.finetune.tinker.messages import GradientRequest, gradient_answer
 from sparring.finetune.tinker.requests import LoadWeights, OptimStep, SaveForSampler, SaveWeights
 from sparring.finetune.tinker.store import (
     SAMPLER_WEIGHTS,
     WEIGHTS,
-    Answer,
+    KeptAnswer,
     ModelFiles,
     ModelRecord,
+    ModelState,
     SamplerRecord,
     SavedBy,
-    SavedState,
+    SavedWeights,
     Store,
-    Weights,
     sampler_id,
     saved_by,
     unnamed,
@@ -41,12 +41,14 @@ from sparring.learn.checkpoints import read_tensors, write_adapter
 from sparring.learn.model_files import check_base, differing_files
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.learn.token_learner import TokenLearner
-from sparring.learn.token_losses import TokenLoss
+from sparring.learn.token_losses import RequestedLoss
 
 FORWARD_BACKWARD, OPTIM_STEP, LOAD = "forward_backward", "optim_step", "load_weights"
 SAVE, SAVE_FOR_SAMPLER = "save_weights", "save_weights_for_sampler"
 SAVE_SECONDS, SAVE_REQUESTS = 30.0, 64
 """A state is saved after so much work, or so many requests, that a kill would let be done again."""
+KEPT_ANSWERS = 256
+"""So many of the newest answers are kept, and so many requests of a model may wait."""
 T = TypeVar("T")
 
 
@@ -69,7 +71,7 @@ class TrainingModel:
         policy.add_policy(name, lora_of(record), record.seed)
         try:
             self.learner = TokenLearner(policy, name)
-            saved = files.saved() or SavedState(record.first - 1, {})
+            saved = files.saved() or ModelState(record.first - 1, {})
             self.applied = saved.applied
             self.answers = saved.answers
             directory = files.state()
@@ -93,36 +95,36 @@ class TrainingModel:
         try:
             answer = await self._answer(seq_id, kind, body)
         except (InputError, ApiError, SparringError, ValidationError) as error:
-            answer = Answer.failure(_problem(error), of_user=True)
+            answer = KeptAnswer.failure(_problem(error), of_user=True)
         except Exception as error:  # noqa: BLE001 (the client is told, and other models go on)
-            answer, must_save = Answer.failure(reason_of(error), of_user=False), True
+            answer, must_save = KeptAnswer.failure(reason_of(error), of_user=False), True
         self.keep(seq_id, answer)
         self._seconds += time.monotonic() - started
         if must_save or self._seconds >= SAVE_SECONDS or self._unsaved >= SAVE_REQUESTS:
             self.save()
 
-    def keep(self, seq_id: int, answer: Answer) -> None:
-        """Keep the answer to the newest request, of as many as lie between two states."""
+    def keep(self, seq_id: int, answer: KeptAnswer) -> None:
+        """Keep the answer to the newest request, and those of so many before it."""
         self.applied = seq_id
         self.answers[seq_id] = answer
         self._unsaved += 1
-        for old in [one for one in self.answers if one <= seq_id - 2 * SAVE_REQUESTS]:
+        for old in [one for one in self.answers if one <= seq_id - KEPT_ANSWERS]:
             del self.answers[old]
 
     def save(self) -> None:
         """Save the state."""
         scratch = self.files.scratch()
         self._save_tensors(scratch)
-        self.files.save(SavedState(self.applied, self.answers), scratch)
+        self.files.save(ModelState(self.applied, self.answers), scratch)
         self._seconds, self._unsaved = 0.0, 0
 
-    async def _answer(self, seq_id: int, kind: str, body: bytes) -> Answer:
+    async def _answer(self, seq_id: int, kind: str, body: bytes) -> KeptAnswer:
         match kind:
             case "forward_backward":
                 return await self._gradients(GradientRequest.read(body))
             case "optim_step":
                 norm = self.learner.step(OptimStep.model_validate_json(body).adam_params.step())
-                return Answer.json(metrics={"grad_norm": norm}, type=OPTIM_STEP)
+                return KeptAnswer.json(metrics={"grad_norm": norm}, type=OPTIM_STEP)
             case "save_weights":
                 return self._save_weights(seq_id, SaveWeights.model_validate_json(body))
             case "save_weights_for_sampler":
@@ -130,42 +132,43 @@ class TrainingModel:
             case _:
                 return self._load(LoadWeights.model_validate_json(body))
 
-    async def _gradients(self, request: GradientRequest) -> Answer:
-        loss = TokenLoss.of(request.loss_fn, request.settings)
+    async def _gradients(self, request: GradientRequest) -> KeptAnswer:
+        loss = RequestedLoss.of(request.loss_fn, request.settings)
         samples = request.samples(self.policy.vocabulary_size, self.policy.context_length)
         loss.check_inputs(set(samples[0].inputs))
         work = self.learner.run(samples, loss, backward=not request.forward_only)
-        return Answer(gradient_answer(*await _in_turns(work)), is_protobuf=True)
+        return KeptAnswer(gradient_answer(*await _in_turns(work)), is_protobuf=True)
 
-    def _save_weights(self, seq_id: int, request: SaveWeights) -> Answer:
-        weights = Weights(self.files.model_id, WEIGHTS, request.path or f"{seq_id:09d}")
+    def _save_weights(self, seq_id: int, request: SaveWeights) -> KeptAnswer:
+        weights = SavedWeights(self.files.model_id, WEIGHTS, request.path or f"{seq_id:09d}")
         self._write(weights, seq_id, overwrite=request.overwrite, trainable=True)
-        return Answer.json(path=weights.path, type=SAVE)
+        return KeptAnswer.json(path=weights.path, type=SAVE)
 
-    def _save_for_sampler(self, seq_id: int, request: SaveForSampler) -> Answer:
+    def _save_for_sampler(self, seq_id: int, request: SaveForSampler) -> KeptAnswer:
         if (request.path is None) == (request.sampling_session_seq_id is None):
             raise ApiError(400, "path: give it, or sampling_session_seq_id")
         number = request.sampling_session_seq_id
         name = request.path if number is None else unnamed(number)
-        weights = Weights(self.files.model_id, SAMPLER_WEIGHTS, name or "")
+        weights = SavedWeights(self.files.model_id, SAMPLER_WEIGHTS, name or "")
         self._write(weights, seq_id, overwrite=False, trainable=False)
         if number is None:
-            return Answer.json(path=weights.path, type=SAVE_FOR_SAMPLER)
+            return KeptAnswer.json(path=weights.path, type=SAVE_FOR_SAMPLER)
         sampler = sampler_id(self.files.model_id.partition(":")[0], number)
         self.store.add_sampler(sampler, SamplerRecord(weights.path))
         self.store.drop_old_samplers(self.files)
-        return Answer.json(sampling_session_id=sampler, type=SAVE_FOR_SAMPLER)
+        return KeptAnswer.json(sampling_session_id=sampler, type=SAVE_FOR_SAMPLER)
 
-    def _load(self, request: LoadWeights) -> Answer:
-        weights = Weights.at(request.path)
+    def _load(self, request: LoadWeights) -> KeptAnswer:
+        weights = SavedWeights.at(request.path)
         directory = self.store.weights(weights)
         if weights.kind != WEIGHTS:
             raise ApiError(400, f"path: {weights.path} is for sampling. Use one that save_weights returned")
+        check_files(directory)
         check_base(directory, self.policy.base)
         self.learner.load_tensors(read_tensors(directory / LEARNER_FILE), optimizer=request.optimizer)
-        return Answer.json(path=weights.path, model_id=self.files.model_id, type=LOAD)
+        return KeptAnswer.json(path=weights.path, model_id=self.files.model_id, type=LOAD)
 
-    def _write(self, weights: Weights, seq_id: int, *, overwrite: bool, trainable: bool) -> None:
+    def _write(self, weights: SavedWeights, seq_id: int, *, overwrite: bool, trainable: bool) -> None:
         """Write weights, unless this request has written them before a kill. Raises ApiError: the name is
         taken."""
         directory = self.files.weights(weights.kind, weights.name)
