@@ -76,7 +76,7 @@ def _rows_by_rollout(
         run.path,
         has_buffer=config.uses_buffer,
         has_critic=lambda policy: config.learning.of_policy(policy).critic is not None,
-        reach=1 + config.collection.max_staleness,
+        max_staleness=config.collection.max_staleness,
     )
     for update in log.steps():
         for line, found in enumerate(log.lines(update), 1):

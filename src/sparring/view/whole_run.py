@@ -79,8 +79,12 @@ def load_run(run_dir: Path) -> WholeRun:
     if view.tuning is not None:
         logs = sorted((run_dir / "rollouts").glob("test-*.jsonl"), key=number_of) or logs
     episodes, in_log = select_episodes(logs, of_program=view.is_program)
-    has_buffer = not view.is_program or any(run_dir.glob("batches/*.gz"))
-    batches = BatchRewards(run_dir, has_buffer=has_buffer, has_critic=view.has_critic)
+    batches = BatchRewards(
+        run_dir,
+        has_buffer=not view.is_program or any(run_dir.glob("batches/*.gz")),
+        has_critic=view.has_critic,
+        max_staleness=view.setting("collection", "max_staleness", int) or 0,
+    )
     for episode in episodes:
         batches.add_to(episode.step, episode.all_rollouts())
     return WholeRun(
