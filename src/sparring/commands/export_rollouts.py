@@ -18,6 +18,8 @@ from sparring.view.batches import BatchRewards
 SUFFIX = ".parquet"
 GROUP_BYTES = 32 * 2**20
 """So much of the table is held in memory before it is written."""
+GROUP_ROLLOUTS = 2000
+"""So many rollouts are, at most: however short they are, each takes 45 kB until then."""
 MOST_NAMED = 20
 """So many damaged lines are named one by one."""
 
@@ -124,7 +126,7 @@ def _written_to(file: BinaryIO) -> Iterator[Callable[[list[Row]], None]]:
         batch = pyarrow.RecordBatch.from_pylist(rows, schema)
         waiting.append(batch)
         size += batch.nbytes
-        if size > GROUP_BYTES:
+        if size > GROUP_BYTES or len(waiting) == GROUP_ROLLOUTS:
             write()
 
     def write() -> None:
