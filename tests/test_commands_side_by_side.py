@@ -10,7 +10,7 @@ from program_runs import configure, run
 from report_pages import Page
 from sparring.cli.main import main
 from sparring.commands.side_by_side import SideBySide, side_by_side, side_by_side_html
-from sparring.core import Rollout
+from sparring.core import Rollout, Step
 from sparring.evaluation.match import Progress, SeatedGame
 from tiny_models import roomy_model
 
@@ -83,6 +83,16 @@ def test_failed_games_and_hostile_names_are_text():
         tag for tag, attrs in page.elements if tag == "img" or any(one.startswith("on") for one in attrs)
     ]
     assert any("failed" in text for text in page.text)
+
+
+def test_a_game_that_failed_hides_no_difference_between_the_others():
+    games: list[SeatedGame | str] = ["the engine is gone"]
+    for said in ("check", "bet"):
+        step = Step("A", [], [{"role": "assistant", "content": said}])
+        games.append(SeatedGame([1.0], None, Rollout(episode_type="talk", steps=[step])))
+    html = side_by_side_html(SideBySide("talk", ["a", "b", "c"], ("A",), [games], "", 0))
+    assert html.count("plays otherwise from here") == 2
+    assert "the engine is gone" in html
 
 
 @pytest.mark.slow

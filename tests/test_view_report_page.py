@@ -163,6 +163,18 @@ def test_turns_are_matched_with_their_model_calls(tmp_path):
     assert [turn.step is not None for turn in card_of(against_script).turns] == [False, False, True]
 
 
+@pytest.mark.parametrize("max_staleness", [1, 3])
+def test_reward_stages_come_from_a_batch_as_far_as_the_staleness_allows(tmp_path, max_staleness):
+    run = write_run(tmp_path / "run", steps=20)
+    batches = [(number, run / "batches" / f"batch-{number:06d}.jsonl.gz") for number in (20, 10, 1)]
+    for number, path in batches:
+        path.rename(path.with_name(f"batch-{number + 4:06d}.jsonl.gz"))
+    config = run / "config.toml"
+    config.write_text(f"{config.read_text()}\n[collection]\nmax_staleness = {max_staleness}\n")
+    found = ["reward_stages" in one.rollout.steps[0].info for one in load_run(run).episodes]
+    assert any(found) == (max_staleness == 3)
+
+
 def test_reward_stages_come_from_the_batch_of_the_games_step(tmp_path):
     games = load_run(write_run(tmp_path / "run", steps=10)).episodes
     first = games[0].rollout.steps

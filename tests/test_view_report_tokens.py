@@ -117,3 +117,10 @@ def test_a_policy_with_a_critic_and_one_that_nobody_trains_have_no_advantage_her
     html = build(tmp_path)
     assert [one["advantage"] for one in answers_in(html)] == [None, None]
     assert not any("advantage" in text for text in Page(html).text)
+
+
+def test_a_program_that_logs_no_batches_shows_no_advantage_that_a_buffer_may_have_changed(tmp_path):
+    page_of(tmp_path, [step_of("mine")])
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text() + "\n[buffer]\nlog_batches = false\n")
+    assert [one["advantage"] for one in answers_in(build(tmp_path))] == [None]

@@ -63,8 +63,9 @@ def test_the_line_of_the_page_reads_every_column_and_row(run, reader):
                 assert row[column] == wanted[column], column
 
 
-def test_a_log_that_is_larger_than_one_group_comes_back_whole(run, monkeypatch):
-    monkeypatch.setattr(export_rollouts, "GROUP_BYTES", 5000)
+@pytest.mark.parametrize(("limit", "most"), [("GROUP_BYTES", 5000), ("GROUP_ROLLOUTS", 3)])
+def test_a_log_that_is_larger_than_one_group_comes_back_whole(run, monkeypatch, limit, most):
+    monkeypatch.setattr(export_rollouts, limit, most)
     assert main(["export", str(run), "rollouts.parquet", "--rollouts"]) == 0
     file = pyarrow.parquet.ParquetFile("rollouts.parquet")
     assert file.num_row_groups > 2

@@ -18,6 +18,8 @@ from sparring.view.batches import BatchRewards
 SUFFIX = ".parquet"
 GROUP_BYTES = 32 * 2**20
 """So much of the table is held in memory before it is written."""
+GROUP_ROLLOUTS = 2000
+"""So many rollouts are, at most: however short they are, each takes 45 kB until then."""
 MOST_NAMED = 20
 """So many damaged lines are named one by one."""
 
@@ -76,7 +78,7 @@ def _rows_by_rollout(
         run.path,
         has_buffer=config.uses_buffer,
         has_critic=lambda policy: config.learning.of_policy(policy).critic is not None,
-        reach=1 + config.collection.max_staleness,
+        max_staleness=config.collection.max_staleness,
     )
     for update in log.steps():
         for line, found in enumerate(log.lines(update), 1):
@@ -124,7 +126,7 @@ def _written_to(file: BinaryIO) -> Iterator[Callable[[list[Row]], None]]:
         batch = pyarrow.RecordBatch.from_pylist(rows, schema)
         waiting.append(batch)
         size += batch.nbytes
-        if size > GROUP_BYTES:
+        if size > GROUP_BYTES or len(waiting) == GROUP_ROLLOUTS:
             write()
 
     def write() -> None:

@@ -150,10 +150,11 @@ def _cards_of(deal: Sequence[SeatedGame | str], number: int, result: SideBySide)
         for turn in card.turns:
             turn.player = ""
         cards.append(card)
-    told = [[turn.action or turn.text for turn in card.turns] for card in cards]
-    for place in range(min(map(len, told))):
+    played = [card for card in cards if not card.error]
+    told = [[turn.action or turn.text for turn in card.turns] for card in played]
+    for place in range(min(map(len, told), default=0)):
         if len({one[place] for one in told}) > 1:
-            for card in cards:
+            for card in played:
                 card.turns[place].marks.append(PARTS)
             break
     return cards

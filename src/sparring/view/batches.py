@@ -23,16 +23,17 @@ class BatchRewards:
         has_buffer: whether the run's steps go through a buffer, which makes their advantages when it draws.
         has_critic: whether a policy has a critic, which makes its advantages when it learns; no file has
             these.
-        reach: how far from its own update a step may be drawn. Batches are numbered from 1, so in lockstep a
-            step is in the batch of the same number or in a neighbouring one.
+        max_staleness: the run's; the older a step may be when it is drawn, the further is its batch. Batches
+            are numbered from 1, so in lockstep a step is in the batch of the same number or in a neighbouring
+            one.
     """
 
     def __init__(
-        self, run_dir: Path, *, has_buffer: bool, has_critic: Callable[[str], bool], reach: int = 1
+        self, run_dir: Path, *, has_buffer: bool, has_critic: Callable[[str], bool], max_staleness: int = 0
     ) -> None:
         self._has_buffer, self._has_critic = has_buffer, has_critic
         self._logs = {number_of(path): path for path in run_dir.glob("batches/batch-*.jsonl.gz")}
-        self._reach = reach
+        self._reach = 1 + max_staleness
         self._read: dict[int, dict[Key, dict[str, float]]] = {}
 
     def add_to(self, update: int, rollouts: Iterable[Rollout]) -> None:

@@ -79,8 +79,14 @@ def load_run(run_dir: Path) -> WholeRun:
     if view.tuning is not None:
         logs = sorted((run_dir / "rollouts").glob("test-*.jsonl"), key=number_of) or logs
     episodes, in_log = select_episodes(logs, of_program=view.is_program)
-    has_buffer = not view.is_program or any(run_dir.glob("batches/*.gz"))
-    batches = BatchRewards(run_dir, has_buffer=has_buffer, has_critic=view.has_critic)
+    # Where no batches are logged, a buffer may have made other advantages than the log's.
+    may_have_buffer = not view.is_program or view.setting("buffer", "log_batches", bool) is False
+    batches = BatchRewards(
+        run_dir,
+        has_buffer=may_have_buffer or any(run_dir.glob("batches/*.gz")),
+        has_critic=view.has_critic,
+        max_staleness=view.setting("collection", "max_staleness", int) or 0,
+    )
     for episode in episodes:
         batches.add_to(episode.step, episode.all_rollouts())
     return WholeRun(
