@@ -40,8 +40,9 @@ class Environment(ABC):
     or a file is opened by ``reset``. ``close`` is awaited once for every object that was to be reset, also if
     the game failed, was forfeited or was cancelled. A player's reward is the sum of what it was paid.
 
-    An object whose game ended as it should may be used for the next game; one whose game did not is closed. A
-    ``ConnectionError`` or a ``TimeoutError`` makes the whole game begin again in another object.
+    An object may be used for the next game, also after a game that was forfeited or cut short; one that
+    raised, or whose game failed, is closed. A ``ConnectionError`` or a ``TimeoutError`` makes the whole game
+    begin again in another object.
 
     ``lists_moves``: every situation has the legal moves of whoever is to act. ``time_limit``: seconds that
     each call may take. ``max_open``: how many objects are open at once in a process, ``None`` for as many as
@@ -70,8 +71,10 @@ class Environment(ABC):
         """Return the text that introduces the game to ``player``; asked after ``reset``."""
 
     def invalid_rewards(self, player: int) -> dict[int, float] | None:
-        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned;
-        ``None`` for -1, and 1 to the other of two."""
+        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned.
+
+        ``None`` is -1, and 1 to the other of two; with one player it is 0. Where each step costs something,
+        return more than what an early end saves."""
         return None
 
     def info(self) -> dict[int, dict[str, Any]]:
