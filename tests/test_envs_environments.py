@@ -1,6 +1,7 @@
 """Environments: their life, what they pay on the way, moves at once, options, and what is checked."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sparring.core import AgentSpec, Arena, EpisodeError, MockInferenceClient, P
 from sparring.core.env_id import with_options
 from sparring.core.errors import InputError, SparringError
 from sparring.envs.catalog import open_game
+from sparring.envs.environment import BlockingEnvironment, Situation
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
@@ -155,9 +157,7 @@ async def test_a_move_on_which_an_environment_fails_is_its_players_invalid_move(
 
 async def test_a_session_that_raised_on_a_move_plays_no_other_game():
     playing, arena = episode("Walk", 1, fails="step bug"), saying("right")
-    result = await play_match(
-        arena, playing, model="default", opponent=None, games=6, seed=0, concurrency=2
-    )
+    result = await play_match(arena, playing, model="default", opponent=None, games=6, seed=0, concurrency=2)
     assert result.games == 6
     assert counts["step failed"] == 1
 
@@ -230,6 +230,50 @@ async def test_what_waits_to_be_closed_counts_as_open():
     assert counts["most"] == 2
 
 
+class Threaded(BlockingEnvironment):
+    """A step waits for ``goes_on``."""
+
+    num_players, in_thread = 1, True
+
+    def __init__(self):
+        self.calls, self.threads = [], set()
+        self.stepping, self.goes_on = threading.Event(), threading.Event()
+
+    def call(self, name):
+        self.calls.append(name)
+        self.threads.add(threading.get_ident())
+
+    def rules(self, player):
+        return "Wait."
+
+    def begin(self, seed):
+        self.call("begin")
+        return Situation({0: "Go."})
+
+    def play(self, answers):
+        self.stepping.set()
+        self.goes_on.wait()
+        self.call("play")
+        return Situation({0: "Go."})
+
+    def end(self):
+        self.call("end")
+
+
+async def test_what_runs_in_a_thread_ends_after_a_step_that_was_given_up_and_in_the_same_thread():
+    environment = Threaded()
+    await environment.reset(0)
+    step = asyncio.create_task(environment.step({0: "on"}))
+    await asyncio.to_thread(environment.stepping.wait)
+    step.cancel()
+    closing = asyncio.create_task(environment.close())
+    await asyncio.sleep(0)
+    environment.goes_on.set()
+    await closing
+    assert environment.calls == ["begin", "play", "end"]
+    assert len(environment.threads) == 1
+
+
 async def test_a_step_that_takes_too_long_is_given_up():
     steps_wait.append(asyncio.Event())
     playing, arena = episode("Slow", 1), saying("right")
@@ -265,7 +309,8 @@ async def test_what_an_environment_answers_is_checked(said, problem):
     ("options", "problem"),
     [
         ({"speed": 3}, "env.id: Walk cannot be built: TypeError"),
-        ({"max_open": 0}, "env.id: the max_open of Walk is 0. Write a number above 0"),
+        ({"max_open": 0}, "env.id: the max_open of Walk is 0. Write a whole number above 0"),
+        ({"max_open": 1.5}, "env.id: the max_open of Walk is 1.5. Write a whole number above 0"),
     ],
 )
 def test_options_that_a_class_does_not_take_are_refused(options, problem):
