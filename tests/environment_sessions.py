@@ -10,3 +10,5 @@ counts: Counter[str] = Counter()
 """How many sessions were ``opened`` and ``closed``, and the ``most`` that were open at once."""
 steps_wait: list[asyncio.Event] = []
 """While there is an event here, steps wait for it."""
+closes_wait: list[asyncio.Event] = []
+"""While there is an event here, sessions wait for it before they close."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from environment_sessions import counts, steps_wait
+from environment_sessions import closes_wait, counts, steps_wait
 from sparring.envs.environment import Environment, Situation
 
 
@@ -13,12 +13,17 @@ class Session(Environment):
 
     def __init__(self, fails="", times=1, max_open=None):
         self.max_open, self.fails, self.times = max_open, fails, times
-        self.is_open = False
+        self.is_open = self.has_failed = False
 
     def rules(self, player):
         return f"You are player {player}."
 
+    def info(self):
+        self.fail("info")
+        return {}
+
     async def reset(self, seed):
+        counts["reset after a failure"] += self.has_failed
         if not self.is_open:
             counts["opened"] += 1
             self.is_open = True
@@ -37,6 +42,9 @@ class Session(Environment):
 
     async def close(self):
         await asyncio.sleep(0)
+        for event in closes_wait:
+            counts["closing"] += 1
+            await event.wait()
         counts["closed"] += self.is_open
         self.is_open = False
         self.fail("close")
@@ -45,6 +53,7 @@ class Session(Environment):
         when, _, error = self.fails.partition(" ")
         if when == method and counts[f"{method} failed"] < self.times:
             counts[f"{method} failed"] += 1
+            self.has_failed = True
             raise {"network": ConnectionError, "bug": KeyError}[error](f"{method} failed")
 
 

@@ -1,15 +1,18 @@
 """Environments: their life, what they pay on the way, moves at once, options, and what is checked."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
-from environment_sessions import counts, steps_wait
+from environment_sessions import closes_wait, counts, steps_wait
 from game_runs import configure, metrics_of, run
 from sparring.core import AgentSpec, Arena, EpisodeError, MockInferenceClient, PlaySpec, trajectories_of
 from sparring.core.env_id import with_options
 from sparring.core.errors import InputError, SparringError
+from sparring.envs.catalog import open_game
+from sparring.envs.environment import BlockingEnvironment, Situation
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
@@ -23,8 +26,10 @@ POLICY, RANDOM = AgentSpec("policy"), AgentSpec("script", "random")
 def nothing_open():
     counts.clear()
     steps_wait.clear()
+    closes_wait.clear()
     yield
     assert counts["opened"] == counts["closed"]
+    assert not counts["reset after a failure"]
 
 
 def episode(name, players=2, limits=None, **options):
@@ -150,6 +155,20 @@ async def test_a_move_on_which_an_environment_fails_is_its_players_invalid_move(
     assert (rollout.extras["raised"], rollout.rewards) == ("KeyError", {"player_0": 5.0})
 
 
+async def test_a_session_that_raised_on_a_move_plays_no_other_game():
+    playing, arena = episode("Walk", 1, fails="step bug"), saying("right")
+    result = await play_match(arena, playing, model="default", opponent=None, games=6, seed=0, concurrency=2)
+    assert result.games == 6
+    assert counts["step failed"] == 1
+
+
+async def test_what_an_environment_raises_beside_a_move_is_no_players_fault():
+    playing, arena = episode("Walk", 1, fails="info bug"), saying("right")
+    arena.add_episode("walk", playing)
+    result = await arena.try_episode("walk", PlaySpec("walk", 1, (POLICY,), 0))
+    assert "info failed" in result.rollout.error
+
+
 async def test_a_step_that_waits_holds_back_no_other_game_and_its_session_is_closed_when_it_is_cancelled():
     steps_wait.append(asyncio.Event())
     waiting = asyncio.create_task(play(episode("Duel", rounds=1), saying("2", "1")))
@@ -163,6 +182,96 @@ async def test_a_step_that_waits_holds_back_no_other_game_and_its_session_is_clo
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert counts["opened"] == counts["closed"] == 1
+
+
+async def test_what_waits_to_be_closed_counts_as_open():
+    """Two games end, and the object that the first left closes slowly; others begin and end meanwhile."""
+    closed = asyncio.Event()
+    env_id = with_options(f"{FILE}:Duel", {"max_open": 2})
+    ends = [asyncio.Event() for _ in range(6)]
+
+    async def game(number):
+        async with open_game(env_id, 2, number):
+            await ends[number].wait()
+
+    async def begin(number, opened):
+        games.append(asyncio.create_task(game(number)))
+        while counts["resets"] < opened:
+            await asyncio.sleep(0)
+
+    games = []
+    await begin(0, 1)
+    await begin(1, 2)
+    ends[0].set()
+    await games[0]
+    closes_wait.append(closed)
+    ends[1].set()
+    while counts["closing"] < 1:
+        await asyncio.sleep(0)
+    closed.set()
+    closes_wait.clear()
+    closes_wait.append(closed := asyncio.Event())
+    while counts["closing"] < 2:  # the idle one
+        await asyncio.sleep(0)
+    closes_wait.clear()
+    await begin(2, 3)
+    ends[2].set()
+    await games[2]
+    await begin(3, 4)
+    closed.set()
+    await games[1]
+    await begin(4, 5)
+    games.append(asyncio.create_task(game(5)))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for end in ends:
+        end.set()
+    await asyncio.gather(*games)
+    assert counts["most"] == 2
+
+
+class Threaded(BlockingEnvironment):
+    """A step waits for ``goes_on``."""
+
+    num_players, in_thread = 1, True
+
+    def __init__(self):
+        self.calls, self.threads = [], set()
+        self.stepping, self.goes_on = threading.Event(), threading.Event()
+
+    def call(self, name):
+        self.calls.append(name)
+        self.threads.add(threading.get_ident())
+
+    def rules(self, player):
+        return "Wait."
+
+    def begin(self, seed):
+        self.call("begin")
+        return Situation({0: "Go."})
+
+    def play(self, answers):
+        self.stepping.set()
+        self.goes_on.wait()
+        self.call("play")
+        return Situation({0: "Go."})
+
+    def end(self):
+        self.call("end")
+
+
+async def test_what_runs_in_a_thread_ends_after_a_step_that_was_given_up_and_in_the_same_thread():
+    environment = Threaded()
+    await environment.reset(0)
+    step = asyncio.create_task(environment.step({0: "on"}))
+    await asyncio.to_thread(environment.stepping.wait)
+    step.cancel()
+    closing = asyncio.create_task(environment.close())
+    await asyncio.sleep(0)
+    environment.goes_on.set()
+    await closing
+    assert environment.calls == ["begin", "play", "end"]
+    assert len(environment.threads) == 1
 
 
 async def test_a_step_that_takes_too_long_is_given_up():
@@ -200,7 +309,8 @@ async def test_what_an_environment_answers_is_checked(said, problem):
     ("options", "problem"),
     [
         ({"speed": 3}, "env.id: Walk cannot be built: TypeError"),
-        ({"max_open": 0}, "env.id: the max_open of Walk is 0. Write a number above 0"),
+        ({"max_open": 0}, "env.id: the max_open of Walk is 0. Write a whole number above 0"),
+        ({"max_open": 1.5}, "env.id: the max_open of Walk is 1.5. Write a whole number above 0"),
     ],
 )
 def test_options_that_a_class_does_not_take_are_refused(options, problem):

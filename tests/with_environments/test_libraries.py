@@ -124,6 +124,42 @@ def test_what_a_library_does_not_have_is_refused_in_one_line(env_id, line):
     assert "\n" not in str(caught.value)
 
 
+def test_an_environment_that_a_module_registers_is_named_behind_it(tmp_path, monkeypatch):
+    (tmp_path / "my_lights.py").write_text(
+        """
+import gymnasium
+
+class Light(gymnasium.Env):
+    action_space = observation_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 1, 1.0, True, False, {}
+
+gymnasium.register("Light-v0", entry_point=Light)
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    environment = build_environment("gymnasium:my_lights:Light-v0")
+    assert environment.begin(2**40).moves == {0: ["0", "1"]}
+    assert environment.play({0: "1"}).rewards == {0: 1.0}
+
+
+@pytest.mark.parametrize(("name", "players"), [("gymnasium:FrozenLake-v1", 1), ("rlcard:leduc-holdem", 2)])
+async def test_words_of_ones_own_that_fail_are_no_players_invalid_move(tmp_path, name, players):
+    file = tmp_path / "words.py"
+    file.write_text("left = ['Go.']\ndef board(*_):\n    assert left, 'no words'\n    return left.pop()\n")
+    env_id = with_options(name, {"render_text": f"{file}:board"})
+    game, arena = GameEpisode(env_id, players, get_template("fewshot-chat")), with_moves(env_id)
+    arena.client = MockInferenceClient(lambda messages, seed: "1" if players == 1 else "call")
+    arena.add_episode("game", game)
+    spec = PlaySpec(game.name, players, (AgentSpec("policy"),) * players, 0)
+    rollout = (await arena.try_episode("game", spec, {"seed": 0})).rollout
+    assert "no words" in rollout.error
+
+
 def test_words_of_ones_own_are_shown(tmp_path):
     file = tmp_path / "words.py"
     file.write_text(

@@ -15,7 +15,7 @@ from sparring.core.env_id import with_options
 from sparring.envs import openenv_server
 from sparring.envs.catalog import make_game
 from sparring.envs.game_episode import GameEpisode
-from sparring.envs.openenv_server import GameSession, openenv_app
+from sparring.envs.openenv_server import GameAction, GameSession, openenv_app
 from sparring.envs.templates import get_template
 from tiny_models import roomy_model
 
@@ -114,6 +114,34 @@ async def test_a_move_on_which_the_server_fails_is_its_players_invalid_move(coun
     assert rollout.extras["invalid_pid"] == rollout.extras["turns"][0]["pid"]
     assert "out of order" in rollout.extras["game_info"][0]["reason"]
     assert counts["closed"] == counts["opened"] == 1
+
+
+async def test_a_server_that_answers_nonsense_costs_a_game_and_no_player(counts, monkeypatch):
+    position = GameSession._position
+
+    def odd(self, game, mover):
+        seen = position(self, game, mover)
+        return seen.model_copy(update={"rewards": {"nobody": 1.0}}) if self.moves else seen
+
+    monkeypatch.setattr(GameSession, "_position", odd)
+    with serving("kuhn_poker") as url:
+        rollout = await play(
+            episode(url), 0, (POLICY, POLICY), Arena(MockInferenceClient(lambda messages, seed: "check"))
+        )
+    assert "nobody" in rollout.error
+    assert counts["closed"] == counts["opened"] == 1
+
+
+def test_a_game_that_raises_after_a_move_ends_for_who_made_it(monkeypatch):
+    session = GameSession("kuhn_poker", 2)
+    seen = session.reset(seed=2**40)
+
+    def broken(player):
+        raise KeyError("board")
+
+    monkeypatch.setattr(session.game, "observation", broken)
+    seen = session.step(GameAction(message=seen.moves[0]))
+    assert (seen.done, seen.rewards) == (True, {0: -2.0, 1: 2.0})
 
 
 def test_both_seats_train_two_updates_over_a_server(tmp_path, counts):

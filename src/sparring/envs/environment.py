@@ -2,9 +2,15 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
+
+from sparring.core import EpisodeError
+from sparring.core.own_code import own_failure
 
 T = TypeVar("T")
 
@@ -33,6 +39,18 @@ def end_of(terminated: object, truncated: object) -> End | None:
     return "terminated" if terminated else "truncated" if truncated else None
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Read what an environment shows after a move. What this raises is not the move's fault, so it is an
+    EpisodeError."""
+    try:
+        yield
+    except EpisodeError:
+        raise
+    except Exception as error:
+        raise EpisodeError(own_failure(error)) from error
+
+
 class Environment(ABC):
     """One game at a time, for ``num_players`` players. ``reset`` begins the next one.
 
@@ -40,8 +58,9 @@ class Environment(ABC):
     or a file is opened by ``reset``. ``close`` is awaited once for every object that was to be reset, also if
     the game failed, was forfeited or was cancelled. A player's reward is the sum of what it was paid.
 
-    An object whose game ended as it should may be used for the next game; one whose game did not is closed. A
-    ``ConnectionError`` or a ``TimeoutError`` makes the whole game begin again in another object.
+    An object may be used for the next game, also after a game that was forfeited or cut short; one that
+    raised, or whose game failed, is closed. A ``ConnectionError`` or a ``TimeoutError`` makes the whole game
+    begin again in another object.
 
     ``lists_moves``: every situation has the legal moves of whoever is to act. ``time_limit``: seconds that
     each call may take. ``max_open``: how many objects are open at once in a process, ``None`` for as many as
@@ -70,8 +89,11 @@ class Environment(ABC):
         """Return the text that introduces the game to ``player``; asked after ``reset``."""
 
     def invalid_rewards(self, player: int) -> dict[int, float] | None:
-        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned;
-        ``None`` for -1, and 1 to the other of two."""
+        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned.
+
+        ``None`` is -1, and 1 to the other of two; with one player it is 0. Where each step costs something,
+        return more than what an early end saves.
+        """
         return None
 
     def info(self) -> dict[int, dict[str, Any]]:
@@ -81,8 +103,8 @@ class Environment(ABC):
 
 class BlockingEnvironment(Environment):
     """An environment of a library that is not asynchronous: ``begin``, ``play`` and ``end`` take the places
-    of ``reset``, ``step`` and ``close``. With ``in_thread`` they run in a thread, so a slow one holds back no
-    other game."""
+    of ``reset``, ``step`` and ``close``. With ``in_thread`` they run in a thread of the object's own, one
+    after the other, so a slow one holds back no other game; ``max_open`` is the number of threads."""
 
     in_thread: bool = False
 
@@ -100,15 +122,25 @@ class BlockingEnvironment(Environment):
 
     async def reset(self, seed: int) -> Situation:
         """Begin a game; see ``begin``."""
-        return await self._run(self.begin, seed)
+        return await self._run(self.begin, seed) if self.in_thread else self.begin(seed)
 
     async def step(self, answers: dict[int, str]) -> Situation:
         """Take moves; see ``play``."""
-        return await self._run(self.play, answers)
+        return await self._run(self.play, answers) if self.in_thread else self.play(answers)
 
     async def close(self) -> None:
         """Release everything; see ``end``."""
-        await self._run(self.end)
+        if not self.in_thread:
+            self.end()
+            return
+        # A call that was given up still runs. The end comes after it, also if nobody waits so long.
+        ended = self._run(self._thread.submit(self.end).result)
+        self._thread.shutdown(wait=False)
+        await ended
 
-    async def _run(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.to_thread(function, *args) if self.in_thread else function(*args)
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1)
+
+    def _run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *args))

@@ -3,7 +3,7 @@
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar, get_args
 
 from sparring.core import EpisodeError, TransientError
@@ -93,6 +93,11 @@ class EnvironmentGame(Game):
         for player, reward in (self._verdict or {}).items():
             self._paid[player] += reward - self._total[player]
 
+    @property
+    def has_raised(self) -> bool:
+        """Whether the environment raised on a move, so nobody knows what state it is in."""
+        return self._broken
+
     def truncate(self) -> None:
         super().truncate()
         self._verdict = dict(self._total)
@@ -177,6 +182,8 @@ async def timed(environment: Environment, method: str, *args: Any) -> object:
         async with clock:
             return await call
     except BaseException as error:
+        if is_from_outside(error):  # also if the time was up at the same moment
+            raise
         if clock.expired():
             raise TransientError(f"{source} took longer than {limit:g} s") from error
         if is_transient(error):
@@ -198,26 +205,34 @@ class Sessions:
         self.games = 0
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[Environment]:
-        """Lend an object; wait, with the episode's clock stopped, while as many as may be are in use."""
+    async def lent(self, env_id: str) -> AsyncIterator[EnvironmentGame]:
+        """Lend an object to a game; wait, with the episode's clock stopped, while as many as may be are in
+        use."""
         self.games += 1
         try:
             async with self._slot():
-                environment = self._idle.pop() if self._idle else self._make()
-                ended = False
+                game, ended = EnvironmentGame(self._idle.pop() if self._idle else self._make(), env_id), False
                 try:
-                    yield environment
-                    ended = True
+                    yield game
+                    ended = not game.has_raised
                 finally:
                     if ended and self.games > 1:
-                        self._idle.append(environment)
+                        self._idle.append(game.environment)
                     else:
-                        await _close(environment)
+                        await _close(game.environment)
         finally:
-            self.games -= 1
-            while self._idle and not self.games:
-                async with self._slot():
-                    await _close(self._idle.pop())
+            try:
+                while self._idle and self.games == 1:
+                    async with AsyncExitStack() as stack:  # if one is cancelled, the others are still closed
+                        for _ in self._idle:
+                            stack.push_async_callback(self._close_idle)
+            finally:
+                self.games -= 1
+
+    async def _close_idle(self) -> None:
+        async with self._slot():
+            if self._idle:
+                await _close(self._idle.pop())
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -253,8 +268,7 @@ async def environment_game(env_id: str, seed: int, make: Make) -> AsyncIterator[
     key = asyncio.get_running_loop(), env_id
     sessions = _OPEN.setdefault(key, Sessions(make))
     try:
-        async with sessions.lent() as environment:
-            game = EnvironmentGame(environment, env_id)
+        async with sessions.lent(env_id) as game:
             await game.start(seed)
             yield game
     finally:

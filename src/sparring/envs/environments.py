@@ -63,9 +63,17 @@ def build_environment(env_id: str) -> Environment:
 
 def _check(environment: Environment) -> None:
     """Raise an InputError unless the numbers of an environment are possible."""
-    name, most = type(environment).__name__, environment.max_open
-    numbers = {"num_players": environment.num_players, "time_limit": environment.time_limit}
-    for field, value in numbers.items() if most is None else (numbers | {"max_open": most}).items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            fix = "Write a number above 0"
-            raise InputError("env.id", f"the {field} of {name} is {shown(value)}", fix)
+    limit, most = environment.time_limit, environment.max_open
+    fine = {
+        "num_players": _is_count(environment.num_players),
+        "time_limit": _is_count(limit) or (isinstance(limit, float) and limit > 0),
+        "max_open": most is None or _is_count(most),
+    }
+    for field in [field for field, is_fine in fine.items() if not is_fine]:
+        problem = f"the {field} of {type(environment).__name__} is {shown(getattr(environment, field))}"
+        fix = "Write a number above 0" if field == "time_limit" else "Write a whole number above 0"
+        raise InputError("env.id", problem, fix)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -353,18 +353,18 @@ class GameEpisode(Episode):
         """Make the move and read the next position; return whether the move was valid.
 
         If the game raises on the move, the player is at fault; so too if it raises on reading the position,
-        unless it is a game of the user's own.
+        unless it is a game of the user's own or an environment.
         """
         game, is_made = table.game, False
         try:
             valid = game.apply(action)
-            is_made = True
             await game.settle()
+            is_made = True
             table.positions = self._positions(table.spec, game)
             return valid
         except BaseException as error:
-            own = EpisodeError if isinstance(game, EnvironmentGame) or not is_made else BaseException
-            is_of_own_code = isinstance(game, CheckedGame | EnvironmentGame) and isinstance(error, own)
+            is_own = isinstance(game, CheckedGame | EnvironmentGame)
+            is_of_own_code = is_own and (is_made or isinstance(error, EpisodeError))
             if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)

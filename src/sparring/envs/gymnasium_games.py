@@ -1,5 +1,6 @@
 """Gymnasium's environments as games for one: ``gymnasium:FrozenLake-v1``. Only this module imports it."""
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ import gymnasium
 
 from sparring.core import InputError
 from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, Situation, end_of
+from sparring.envs.environment import BlockingEnvironment, Situation, end_of, reading
 
 _HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.)\x1b\[0m")
 
@@ -17,7 +18,8 @@ class GymnasiumEnvironment(BlockingEnvironment):
     """An environment whose moves are numbers or texts.
 
     Args:
-        name: Gymnasium's id.
+        name: Gymnasium's id, behind the module that registers it, if Gymnasium itself does not:
+            ``my_module:MyMaze-v0``.
         actions: names of the numbers, in order; by default the numbers themselves.
         render_text: a function (``my_words.py:lake``) of an observation and the environment, which returns
             what the player reads; by default what the environment draws as text, or else the observation.
@@ -40,8 +42,11 @@ class GymnasiumEnvironment(BlockingEnvironment):
         self.in_thread, self._rules = in_thread, rules or f"You act in {name}."
         self.render_text = own_function(render_text, "env.options") if render_text else None
         with own_code(f"{name} cannot be made", "env.id"):
-            spec = gymnasium.spec(name)
-            self.env: Any = gymnasium.make(name, **(self._drawing(spec) | settings))
+            module, _, registered = name.rpartition(":")
+            if module:
+                importlib.import_module(module)
+            spec = gymnasium.spec(registered)
+            self.env: Any = gymnasium.make(registered, **(self._drawing(spec) | settings))
         space = self.env.action_space
         self.lists_moves = isinstance(space, gymnasium.spaces.Discrete)
         if not self.lists_moves and not isinstance(space, gymnasium.spaces.Text):
@@ -58,7 +63,10 @@ class GymnasiumEnvironment(BlockingEnvironment):
         """Return the setting with which an environment draws itself as text, if it can."""
         if self.render_text is not None:
             return {}
-        modes = getattr(gymnasium.envs.registration.load_env_creator(spec.entry_point), "metadata", {})
+        creator = spec.entry_point
+        if not callable(creator):
+            creator = gymnasium.envs.registration.load_env_creator(creator)
+        modes = getattr(creator, "metadata", {})
         return {"render_mode": "ansi"} if "ansi" in modes.get("render_modes", ()) else {}
 
     def rules(self, player: int) -> str:
@@ -82,6 +90,7 @@ class GymnasiumEnvironment(BlockingEnvironment):
         """Close Gymnasium's environment."""
         self.env.close()
 
+    @reading()
     def _situation(self, observation: Any, info: Mapping[str, Any], reward: float = 0.0) -> Situation:
         if self.render_text is not None:
             text = self.render_text(observation, self.env)

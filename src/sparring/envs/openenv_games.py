@@ -11,7 +11,7 @@ from websockets.exceptions import WebSocketException
 
 from sparring.core.errors import EpisodeError, shown
 from sparring.core.own_code import own_function
-from sparring.envs.environment import End, Environment, Situation
+from sparring.envs.environment import End, Environment, Situation, reading
 
 _OF_THE_MOVE = "(code: EXECUTION_ERROR)"
 
@@ -81,6 +81,7 @@ class OpenEnvEnvironment(Environment):
                 raise
             raise ConnectionError(str(error)) from error
 
+    @reading()
     def _situation(self, result: "StepResult[dict[str, Any]]", mover: int) -> Situation:
         seen = result.observation
         if not isinstance(seen, dict):

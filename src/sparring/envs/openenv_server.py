@@ -61,17 +61,21 @@ class GameSession(OpenEnv[GameAction, GameObservation, State]):  # type: ignore[
         game = self.game
         if game is None or game.done:
             raise ValueError("there is no game in progress; reset first")
-        player, legal = game.current_pid, game.legal_actions()
-        move = game.normalise(action.message)
+        player = game.current_pid
         self.moves += 1
         try:
-            valid = (legal is None or move in legal) and game.apply(move)
+            self._move(game, action.message)
+            return self._position(game, player)
         except Exception as error:  # noqa: BLE001 - any error is the move's fault
             game.break_off(player, error)
-            valid = True
+            return self._position(game, player)
+
+    def _move(self, game: Game, said: str) -> None:
+        player, legal = game.current_pid, game.legal_actions()
+        move = said if legal is not None and said in legal else game.normalise(said)
+        valid = (legal is None or move in legal) and game.apply(move)
         if not valid and not game.done:
             game.forfeit(player, "illegal move")
-        return self._position(game, player)
 
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any

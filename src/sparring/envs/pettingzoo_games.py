@@ -7,7 +7,7 @@ from typing import Any
 
 from sparring.core import InputError
 from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, End, Situation, end_of
+from sparring.envs.environment import BlockingEnvironment, End, Situation, end_of, reading
 from sparring.envs.pettingzoo_words import WORDS, Words
 
 FAMILIES = ("classic", "butterfly", "sisl", "atari")
@@ -96,6 +96,7 @@ class PettingZooEnvironment(BlockingEnvironment):
         observations = {} if mover is None else {mover: env.observe(mover)}
         return self._situation(observations, env.infos, rewards, ends)
 
+    @reading()
     def _situation(
         self,
         observations: Mapping[str, Any],

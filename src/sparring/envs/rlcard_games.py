@@ -8,7 +8,7 @@ import rlcard
 
 from sparring.core import InputError
 from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, Situation
+from sparring.envs.environment import BlockingEnvironment, Situation, reading
 
 WITHOUT_TEXT = ("mahjong", "gin-rummy", "bridge")
 """The games of which RLCard gives only numbers."""
@@ -56,6 +56,7 @@ class RLCardEnvironment(BlockingEnvironment):
         (name,) = answers.values()
         return self._situation(*self.env.step(self._actions[name]))
 
+    @reading()
     def _situation(self, state: Mapping[str, Any], player: int) -> Situation:
         if self.env.is_over():
             rewards = {seat: float(one) for seat, one in enumerate(self.env.get_payoffs())}

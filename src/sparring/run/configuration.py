@@ -22,7 +22,7 @@ def load_fitted(
     config = load_config(source, overrides, recipe)
     if source not in preset_names() or not {"envs", "envs.0.id"} & set(overrides):
         return config, []
-    games = [env.id for env in config.envs]
+    games = [env.env_id for env in config.envs]
     lacking: dict[str, str] = {}
     changes: dict[str, str | None] = {}
     if OPPONENTS not in overrides:
