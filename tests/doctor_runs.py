@@ -271,7 +271,7 @@ FAULTS = [
             "Circle",
             population__sample_mode="meta-nash",
             population__add_every="3",
-            population__max_active_lora="8",
+            population__max_active_lora="16",
             learning__steps="40",
             learning__learning_rate="0.008",
         ),

@@ -17,6 +17,7 @@ from sparring.config import Config
 from sparring.run.run_layout import PSRO_FILE
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
+from sparring.view.run_view import REWARD as REWARD_OF
 from sparring.view.source import RunDirectorySource, read_to_end
 
 
@@ -126,6 +127,62 @@ def test_a_run_without_an_update_has_nothing_to_say(tmp_path, capsys):
     (tmp_path / "config.toml").write_text("seed = 1\n")
     assert main(["doctor", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path.name}: no update yet, so there is nothing to say\n"
+
+
+def run_of(place: Path, lines: list[dict[str, float]], config: str = "seed = 1\n") -> Path:
+    """Write a run with these metrics, an update each."""
+    (place / "config.toml").write_text(config)
+    metrics = "".join(json.dumps({"step": n, **line}) + "\n" for n, line in enumerate(lines, start=1))
+    (place / "metrics.jsonl").write_text(metrics)
+    return place
+
+
+INVALID = "collection-kuhn_poker/Invalid Move Rate"
+
+
+@pytest.mark.parametrize(
+    ("updates", "share", "found"), [(3, 0.6, False), (9, 0.6, False), (10, 0.6, True), (3, 1.0, True)]
+)
+def test_invalid_moves_of_a_short_run_stand_out_only_in_nearly_all_games(updates, share, found, tmp_path):
+    causes = causes_in(run_of(tmp_path, [{INVALID: share}] * updates))
+    assert causes == ["invalid moves/kuhn_poker"] * found
+
+
+@pytest.mark.parametrize(("updates", "found"), [(3, False), (4, True)])
+def test_a_role_without_an_advantage_in_one_update_does_not_stand_out(updates, found, tmp_path):
+    role = "answers/zero_advantage_share/player_1"
+    lines = [{role: 0.5}, {role: 0.5}, {role: 1.0}, {role: 1.0}][:updates]
+    assert causes_in(run_of(tmp_path, lines)) == ["no advantage/player_1"] * found
+
+
+@pytest.mark.parametrize(
+    ("measured", "severity"), [({}, "warning"), ({f"{REWARD_OF}Player": 0.0}, "critical")]
+)
+def test_a_collapse_that_no_measure_judges_is_a_warning(measured, severity, tmp_path):
+    entropy = [{"answers/entropy_estimate/Player": nats, **measured} for nats in (1.0, 1.0, 0.01, 0.01)]
+    (found,) = found_in(run_of(tmp_path, entropy))
+    assert (found.cause, found.severity) == ("entropy/Player", severity)
+
+
+@pytest.mark.parametrize(
+    ("learning", "found"),
+    [
+        ("average_decay = 0.0\naverage_power = 1\n", True),
+        ("average_decay = 0.98\naverage_power = 8\n", True),
+        ("average_decay = 0.98\naverage_power = 1\n", False),
+        ("", True),
+    ],
+)
+def test_a_circle_stands_out_unless_an_average_outlasts_it(learning, found, tmp_path):
+    run = run_of(tmp_path, [{}] * 4, f"[learning]\n{learning}")
+    line = {"step": 4, "policies": ["default"], "frozen": ["a", "b"], "cycles": [["default", "a", "b"]]}
+    (run / "standings.jsonl").write_text(json.dumps(line | {"pairs": [], "ratings": {}}) + "\n")
+    assert causes_in(run) == ["circles"] * found
+
+
+def test_a_foreign_run_may_count_its_updates_as_it_likes(tmp_path):
+    run = run_of(tmp_path, [{"step": step, INVALID: 1.0} for step in (1.5, 2.5, 1e200)])
+    assert causes_in(run) == ["invalid moves/kuhn_poker"]
 
 
 @pytest.mark.parametrize("text", TERMINAL)

@@ -70,7 +70,7 @@ class Evidence:
         return self.run.metric("step").steps
 
     def _window(self, steps: list[float]) -> Window:
-        lines: dict[float, dict[str, float]] = {step: {} for step in steps}
+        lines: dict[float, dict[str, float]] = {step: {"step": step} for step in steps}
         if steps:
             for name, one in self.run.series.items():
                 place = bisect_left(one.steps, steps[0])

@@ -34,6 +34,12 @@ def has_improved(seen: Evidence) -> bool:
     return any(map(_is_better, figures.values())) or _earns_more(seen)
 
 
+def is_measured(seen: Evidence) -> bool:
+    """Whether anything could show that the run became better: two evaluations, or the rewards of a program."""
+    figures = {**_directed(seen), **of_program(seen.run.figures)}
+    return any(len(series) > 1 for series in figures.values()) or bool(seen.run.roles())
+
+
 def _directed(seen: Evidence) -> Figures:
     """Return the figures of which it is known which way is better."""
     figures = {**decisive(seen.run.figures), **of_tasks(seen.run.figures, ACCURACY)}

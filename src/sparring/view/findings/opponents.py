@@ -60,7 +60,8 @@ def circles(seen: Evidence) -> Iterator[Finding]:
     """
     first, _ = seen.recent.updates or (0, 0)
     moments = [one for one in seen.run.moments if one.cycles and one.step >= first]
-    if not moments or seen.run.setting("learning", "average_power", int) in (0, 1):
+    averages = seen.run.setting("learning", "average_decay", float)
+    if not moments or (averages and seen.run.setting("learning", "average_power", int) in (0, 1)):
         return
     population = moments[-1]
     shortest = min(population.cycles, key=len)

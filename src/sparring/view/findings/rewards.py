@@ -8,8 +8,8 @@ from statistics import pvariance
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.view.findings.evidence import Evidence, Window
 from sparring.view.findings.finding import Finding
-from sparring.view.findings.measures import has_improved
-from sparring.view.findings.played import Outcome
+from sparring.view.findings.measures import has_improved, is_measured
+from sparring.view.findings.played import RECENT, Outcome
 from sparring.view.findings.warnings import EQUAL_GROUPS, MOST, NO_ADVANTAGE, warnings_of
 from sparring.view.run_view import REWARD
 
@@ -34,14 +34,18 @@ INVALID = "invalid moves"
 
 
 def warned(seen: Evidence) -> Iterator[Finding]:
-    """Yield what at least half of the newest updates were warned of, as the terminal warns of one update."""
+    """Yield what at least half of the newest updates were warned of, as the terminal warns of one update.
+
+    That one role has no advantage must have been seen twice: in one batch it happens by chance.
+    """
     lines = seen.recent.lines
     found: dict[str, list[Finding]] = {}
     for line in lines:
         for one in warnings_of(line):
             found.setdefault(one.cause, []).append(one)
     for warnings in found.values():
-        if len(warnings) >= MOST * len(lines):
+        by_chance = len(warnings) == 1 and warnings[0].cause.startswith(f"{NO_ADVANTAGE}/")
+        if len(warnings) >= MOST * len(lines) and not by_chance:
             yield replace(_of_the_same(seen, warnings[-1]), updates=seen.recent.updates, seen=len(warnings))
 
 
@@ -111,7 +115,8 @@ def _rewards_text(seen: Evidence, roles: list[str]) -> str:
 def alike(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding for each game or type of episode in which somebody earns the same in at least ``ALIKE``
     of the episodes that no invalid move has decided, in a run that has not become better by any measure. A
-    baseline leaves their advantages small, but not 0."""
+    baseline leaves their advantages small, but not 0. Without a measure it is a warning, because the game may
+    be learned."""
     if has_improved(seen):
         return
     earned: dict[str, dict[str, list[float]]] = {}
@@ -129,7 +134,7 @@ def alike(seen: Evidence) -> Iterator[Finding]:
             least = min(shares[role] for role in roles)
             found = Finding(
                 f"alike/{where}",
-                "critical",
+                "critical" if is_measured(seen) else "warning",
                 f"the reward of {' and '.join(roles)} is the same in {least:.0%} of the episodes of {where}",
                 "check whether its reward can differ, and take harder or easier tasks",
                 ("rewards.final", "envs", "program"),
@@ -254,11 +259,15 @@ def one_takes_all(seen: Evidence) -> Iterator[Finding]:
 
 def invalid_moves(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding where the model makes invalid moves in at least a quarter of the games, and has not
-    made a quarter fewer since the run began: then it is not learning to make legal ones."""
+    made a quarter fewer since the run began: then it is not learning to make legal ones.
+
+    The share is a mean over recent games, so before ``RECENT`` updates only nearly all games say it.
+    """
+    least = 0.25 if seen.run.step >= RECENT else TOP
     before_by_env = Window(seen.beginning.lines[:1]).medians("collection-", "/Invalid Move Rate")
     for env_id, share in seen.recent.last("collection-", "/Invalid Move Rate").items():
         before = before_by_env.get(env_id)
-        if share >= 0.25 and (before is None or share > 0.75 * before):
+        if share >= least and (before is None or share > 0.75 * before):
             yield Finding(
                 f"{INVALID}/{env_id}",
                 "critical" if share > TOP else "warning",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sparring.view.findings.evidence import Evidence, Window
 from sparring.view.findings.finding import Finding
-from sparring.view.findings.measures import has_improved
+from sparring.view.findings.measures import has_improved, is_measured
 
 MISMATCH = 0.05
 """Nats a token between engine and learner from which ratios are off by 5% before anything is learned: a
@@ -90,19 +90,23 @@ def steps_too_large(seen: Evidence) -> Iterator[Finding]:
 
 def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
     """Yield a finding for each seat or role whose answers hardly vary any more, in a run that has not become
-    better by any measure: a policy that has learned its task may be sure of itself."""
+    better by any measure: a policy that has learned its task may be sure of itself. Without a measure it is a
+    warning, because nobody knows."""
     if has_improved(seen):
         return
+    measured = is_measured(seen)
+    means = "no measure is better than at first" if measured else "no evaluation says whether it learned"
     prefix = "answers/entropy_estimate/"
     before = Window(seen.beginning.lines[:FIRST]).medians(prefix)
     for role, nats in seen.recent.medians(prefix).items():
         if role in before and nats < min(LEAST_ENTROPY, COLLAPSED * before[role]):
             yield Finding(
                 f"entropy/{role}",
-                "critical",
+                "critical" if measured else "warning",
                 f"the entropy of {role} has collapsed from {before[role]:.2g} to {nats:.2g} nats a token, "
-                "and no measure is better than at first",
-                "lower the learning rate, or hold the policy back by a regulariser or a reference",
+                f"and {means}",
+                ("" if measured else "measure it; ")
+                + "lower the learning rate, or hold the policy back by a regulariser or a reference",
                 ("learning.learning_rate", "learning.algorithm"),
                 "howto-algorithms.md#what-holds-the-policy-back",
                 nats,
