@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterable
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from sparring.config.proofs import (
@@ -76,8 +77,8 @@ def claims_of_task(task: Task, seed: int) -> list[Claim]:
     claims = []
     for number, question in enumerate(task.questions):
         others = [one.answer for one in rng.sample(task.questions, min(TRIED_ANSWERS, len(task.questions)))]
-        wrong = [other for other in others if task.score(number, other) < RIGHT]
-        for y, answer in [(1, question.answer), *[(0, other) for other in wrong[:1]]]:
+        wrong = islice((other for other in others if task.score(number, other) < RIGHT), 1)
+        for y, answer in [(1, question.answer), *[(0, other) for other in wrong]]:
             claims.append(Claim(question.text, f"The answer is: {answer}", y, f"question {number}, {y}"))
     return claims
 
