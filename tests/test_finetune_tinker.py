@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.core import InputError
+from sparring.finetune.tinker import samplers, training_model
 from sparring.finetune.tinker import service as service_module
-from sparring.finetune.tinker import training_model
 from sparring.finetune.tinker.protobuf import as_double, field, fields
 from sparring.finetune.tinker.store import Store
 from training_client import (
@@ -304,6 +304,22 @@ def test_answers_are_kept_however_often_the_state_is_saved(session, monkeypatch)
     model = session.create()
     ids = [model.send_gradients(texts()[:1], "none") for _ in range(4)]
     assert all("none" in session.retrieve(one)["error"] for one in ids)
+
+
+def test_the_newest_answers_are_kept_as_far_as_there_is_room(session, monkeypatch):
+    monkeypatch.setattr(training_model, "KEPT_BYTES", 200)
+    monkeypatch.setattr(samplers, "MAX_ANSWER_BYTES", 1)
+    model = session.create()
+    ids = [model.send_gradients(texts()[:1], forward_only=True) for _ in range(4)]
+    sampler = session.post("create_sampling_session", session_id=session.session, sampling_session_seq_id=0)[
+        "sampling_session_id"
+    ]
+    found = session.retrieve(ids[-1])
+    assert len(found) < 200 < 2 * len(found)
+    drawn = session.sample(sampler, [1], 0), session.sample(sampler, [1], 1)
+    assert all(isinstance(one, bytes) for one in drawn)
+    states = [session.ask("retrieve_future", json={"request_id": one}).status_code for one in ids]
+    assert states == [410, 410, 200, 200]
 
 
 def test_a_failure_of_the_engine_is_told(session, monkeypatch):

@@ -35,6 +35,8 @@ SLOTS = 8
 """So many adapters are published at once."""
 MAX_ANSWERS = 1024
 """So many answers are kept for clients that have not asked for them again."""
+MAX_ANSWER_BYTES = 256 * 2**20
+"""So large may these answers be together."""
 MAX_CALLS = 4096
 """So many samples may be drawn or wait."""
 
@@ -103,8 +105,15 @@ class Samplers:
     def _forget(self, calls: int) -> None:
         self._calls -= calls
         done = [name for name, task in self._tasks.items() if task.done()]
-        for name in done[: max(0, len(done) - MAX_ANSWERS)]:
-            del self._tasks[name]
+        size = 0
+        for place, name in enumerate(reversed(done)):
+            size += self._size_of(self._tasks[name])
+            if place >= MAX_ANSWERS or (place and size > MAX_ANSWER_BYTES):
+                del self._tasks[name]
+
+    @staticmethod
+    def _size_of(task: asyncio.Task[KeptAnswer]) -> int:
+        return len(task.result().body) if not task.cancelled() and task.exception() is None else 0
 
     async def _answer(self, request: Sample, calls: list[EngineCall], path: Path | None) -> KeptAnswer:
         try:

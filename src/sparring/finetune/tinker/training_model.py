@@ -49,6 +49,8 @@ SAVE_SECONDS, SAVE_REQUESTS = 30.0, 64
 """A state is saved after so much work, or so many requests, that a kill would let be done again."""
 KEPT_ANSWERS = 256
 """So many of the newest answers are kept, and so many requests of a model may wait."""
+KEPT_BYTES = 64 * 2**20
+"""So large may all but the newest answer be together: each state holds them."""
 T = TypeVar("T")
 
 
@@ -104,12 +106,15 @@ class TrainingModel:
             self.save()
 
     def keep(self, seq_id: int, answer: KeptAnswer) -> None:
-        """Keep the answer to the newest request, and those of so many before it."""
+        """Keep the answer to the newest request, and as many before it as there is room for."""
         self.applied = seq_id
         self.answers[seq_id] = answer
         self._unsaved += 1
-        for old in [one for one in self.answers if one <= seq_id - KEPT_ANSWERS]:
-            del self.answers[old]
+        size = 0
+        for number in sorted(self.answers.keys() - {seq_id}, reverse=True):
+            size += len(self.answers[number].body)
+            if number <= seq_id - KEPT_ANSWERS or size > KEPT_BYTES:
+                del self.answers[number]
 
     def save(self) -> None:
         """Save the state."""
