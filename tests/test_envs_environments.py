@@ -13,6 +13,8 @@ from sparring.core.env_id import with_options
 from sparring.core.errors import InputError, SparringError
 from sparring.envs.catalog import open_game
 from sparring.envs.environment import BlockingEnvironment, Situation
+from sparring.envs.environment_game import timed
+from sparring.envs.environments import build_environment
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
@@ -86,6 +88,19 @@ async def test_of_players_who_move_at_once_only_who_made_no_move_is_asked_again(
     assert rollout.rewards == {"player_0": 1.0, "player_1": 0.0}
     (step, _) = trajectories_of(rollout)[0].steps
     assert step.info["invalid_rewards"] == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("script", [0, 1])
+async def test_a_scripts_move_at_once_with_an_invalid_one_is_kept(script):
+    agents = [POLICY, POLICY]
+    agents[script] = RANDOM
+    playing = episode("Duel", limits={"error_allowance": 1}, rounds=1)
+    rollout = await play(playing, saying("7", "1"), agents)
+    first = [0, 1, 1 - script]
+    assert [(turn["pid"], turn["invalid"]) for turn in rollout.extras["turns"]] == [
+        (pid, place < 2 and pid != script) for place, pid in enumerate(first)
+    ]
+    assert rollout.extras["invalid_pid"] is None
 
 
 async def test_random_moves_of_an_opening_may_end_within_moves_at_once():
@@ -228,6 +243,17 @@ async def test_what_waits_to_be_closed_counts_as_open():
         end.set()
     await asyncio.gather(*games)
     assert counts["most"] == 2
+
+
+async def test_a_cancellation_passes_also_when_the_time_is_up_at_that_moment():
+    steps_wait.append(asyncio.Event())
+    environment = build_environment(f"{FILE}:Slow")
+    environment.time_limit = 1e-9
+    step = asyncio.create_task(timed(environment, "step", {}))
+    await asyncio.sleep(0)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
 
 
 class Threaded(BlockingEnvironment):
