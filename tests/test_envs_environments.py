@@ -18,6 +18,7 @@ from sparring.envs.environments import build_environment
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
+from sparring.run.configuration import load_fitted
 from tiny_models import roomy_model
 
 FILE = str(Path(__file__).with_name("own_environments.py"))
@@ -381,3 +382,36 @@ def test_a_run_that_its_environment_stops_closes_all(tmp_path):
     with pytest.raises(SparringError, match="reset failed"):
         run(config, tmp_path / "run")
     assert counts["opened"] == counts["closed"] > 0
+
+
+async def test_all_idle_sessions_are_closed_also_if_a_run_that_ends_is_cancelled_again():
+    env_id, ends = f"{FILE}:Duel", [asyncio.Event() for _ in range(4)]
+
+    async def game(number):
+        async with open_game(env_id, 2, number):
+            await ends[number].wait()
+
+    games = [asyncio.create_task(game(number)) for number in range(4)]
+    while counts["resets"] < 4:
+        await asyncio.sleep(0)
+    for number in range(3):
+        ends[number].set()
+        await games[number]
+    ends[3].set()
+    while counts["closed"] < 1:
+        await asyncio.sleep(0)
+    closes_wait.append(asyncio.Event())
+    while counts["closing"] < 1:
+        await asyncio.sleep(0)
+    closes_wait.clear()
+    games[3].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await games[3]
+    assert counts["opened"] - counts["closed"] == 1  # the one whose close was itself cancelled
+    counts["closed"] += 1
+
+
+def test_a_presets_opponents_are_checked_with_the_options_of_another_game():
+    changed = {"envs.0.id": f"{FILE}:Odd", "envs.0.options": '{said = "nothing"}', "envs.0.num_players": "1"}
+    _, notes = load_fitted("tictactoe", changed)
+    assert not any(note.startswith("random") for note in notes)
