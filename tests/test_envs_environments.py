@@ -13,9 +13,12 @@ from sparring.core.env_id import with_options
 from sparring.core.errors import InputError, SparringError
 from sparring.envs.catalog import open_game
 from sparring.envs.environment import BlockingEnvironment, Situation
+from sparring.envs.environment_game import timed
+from sparring.envs.environments import build_environment
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import play_match
+from sparring.run.configuration import load_fitted
 from tiny_models import roomy_model
 
 FILE = str(Path(__file__).with_name("own_environments.py"))
@@ -86,6 +89,19 @@ async def test_of_players_who_move_at_once_only_who_made_no_move_is_asked_again(
     assert rollout.rewards == {"player_0": 1.0, "player_1": 0.0}
     (step, _) = trajectories_of(rollout)[0].steps
     assert step.info["invalid_rewards"] == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("script", [0, 1])
+async def test_a_scripts_move_at_once_with_an_invalid_one_is_kept(script):
+    agents = [POLICY, POLICY]
+    agents[script] = RANDOM
+    playing = episode("Duel", limits={"error_allowance": 1}, rounds=1)
+    rollout = await play(playing, saying("7", "1"), agents)
+    first = [0, 1, 1 - script]
+    assert [(turn["pid"], turn["invalid"]) for turn in rollout.extras["turns"]] == [
+        (pid, place < 2 and pid != script) for place, pid in enumerate(first)
+    ]
+    assert rollout.extras["invalid_pid"] is None
 
 
 async def test_random_moves_of_an_opening_may_end_within_moves_at_once():
@@ -230,6 +246,17 @@ async def test_what_waits_to_be_closed_counts_as_open():
     assert counts["most"] == 2
 
 
+async def test_a_cancellation_passes_also_when_the_time_is_up_at_that_moment():
+    steps_wait.append(asyncio.Event())
+    environment = build_environment(f"{FILE}:Slow")
+    environment.time_limit = 1e-9
+    step = asyncio.create_task(timed(environment, "step", {}))
+    await asyncio.sleep(0)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+
+
 class Threaded(BlockingEnvironment):
     """A step waits for ``goes_on``."""
 
@@ -355,3 +382,36 @@ def test_a_run_that_its_environment_stops_closes_all(tmp_path):
     with pytest.raises(SparringError, match="reset failed"):
         run(config, tmp_path / "run")
     assert counts["opened"] == counts["closed"] > 0
+
+
+async def test_all_idle_sessions_are_closed_also_if_a_run_that_ends_is_cancelled_again():
+    env_id, ends = f"{FILE}:Duel", [asyncio.Event() for _ in range(4)]
+
+    async def game(number):
+        async with open_game(env_id, 2, number):
+            await ends[number].wait()
+
+    games = [asyncio.create_task(game(number)) for number in range(4)]
+    while counts["resets"] < 4:
+        await asyncio.sleep(0)
+    for number in range(3):
+        ends[number].set()
+        await games[number]
+    ends[3].set()
+    while counts["closed"] < 1:
+        await asyncio.sleep(0)
+    closes_wait.append(asyncio.Event())
+    while counts["closing"] < 1:
+        await asyncio.sleep(0)
+    closes_wait.clear()
+    games[3].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await games[3]
+    assert counts["opened"] - counts["closed"] == 1  # the one whose close was itself cancelled
+    counts["closed"] += 1
+
+
+def test_a_presets_opponents_are_checked_with_the_options_of_another_game():
+    changed = {"envs.0.id": f"{FILE}:Odd", "envs.0.options": '{said = "nothing"}', "envs.0.num_players": "1"}
+    _, notes = load_fitted("tictactoe", changed)
+    assert not any(note.startswith("random") for note in notes)
