@@ -59,6 +59,7 @@ def test_presets_have_no_problem(capsys):
         (("kuhn", "--no.such", "1"), "no"),
         (("kuhn", "--envs.0.id", "no_such_game"), "envs.0.id"),
         (("kuhn", "--recipe", "no_such"), "--recipe"),
+        (("kuhn", "--name", "not/plain"), "--name"),
         (("kuhn", "--collection.games_per_step", "0"), "collection.games_per_step"),
     ],
 )

@@ -23,6 +23,15 @@ def test_the_image_copies_and_installs_what_there_is():
     assert [name for name in copied if not (ROOT / name).exists()] == []
 
 
+def test_the_image_has_what_kuberay_asks_of_it():
+    image, text = (DEPLOY / "Dockerfile").read_text(), (DEPLOY / "kuberay.yaml").read_text()
+    spec = yaml.safe_load(text)["spec"]["rayClusterSpec"]
+    users = [one["template"]["spec"] for one in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    assert {one["securityContext"]["fsGroup"] for one in users} == {int(re.search(r"--uid (\d+)", image)[1])}
+    assert " wget " in image
+    assert "ray[default]" in text
+
+
 @pytest.mark.parametrize("file", ["kuberay.yaml", "skypilot.yaml"])
 def test_the_run_of_a_cluster_is_valid(file):
     settings = yaml.safe_load((DEPLOY / file).read_text())

@@ -1,5 +1,6 @@
 """What is only on some systems is used only where a file is listed here."""
 
+import errno
 import importlib.util
 import os
 import re
@@ -66,12 +67,15 @@ def test_without_what_windows_lacks_every_module_is_imported_and_a_run_trains(tm
 
 
 class OtherLocks(types.ModuleType):
-    """``msvcrt`` as far as it locks; a lock belongs to a descriptor."""
+    """``msvcrt`` as far as it locks; a lock belongs to a descriptor. A ``disk`` may have none."""
 
     LK_UNLCK, LK_LOCK, LK_NBLCK = 0, 1, 2
     held: dict
+    disk = True
 
     def locking(self, descriptor, mode, count):
+        if not self.disk:
+            raise OSError(errno.ENOLCK, "No locks available")
         place = (os.fstat(descriptor).st_ino, os.lseek(descriptor, 0, os.SEEK_CUR), count)
         if self.held.setdefault(place, descriptor) != descriptor:
             raise PermissionError(13, "Permission denied")
@@ -79,18 +83,32 @@ class OtherLocks(types.ModuleType):
             del self.held[place]
 
 
-@pytest.fixture(params=[sys.platform, "win32"])
-def locks(request, monkeypatch):
-    """The locks of this system, and those of Windows over a stand-in."""
+@pytest.fixture
+def windows():
     other = OtherLocks("msvcrt")
     other.held = {}
-    monkeypatch.setitem(sys.modules, "msvcrt", other)
+    return other
+
+
+@pytest.fixture(params=[sys.platform, "win32"])
+def locks(request, windows, monkeypatch):
+    """The locks of this system, and those of Windows over a stand-in."""
+    monkeypatch.setitem(sys.modules, "msvcrt", windows)
     monkeypatch.setattr(sys, "platform", request.param)
     spec = importlib.util.spec_from_file_location("locks_of_a_system", SOURCE / "core" / "locks.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.undo()
     return module
+
+
+@pytest.mark.parametrize("locks", ["win32"], indirect=True)
+def test_a_disk_without_locks_is_an_error_and_no_lock_of_another(locks, windows, tmp_path):
+    windows.disk = False
+    with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match="No locks available"):
+        locks.lock(file.fileno(), wait=False)
+    with (tmp_path / "file").open("rb") as file, pytest.raises(OSError, match="No locks available"):
+        locks.is_held(file.fileno())
 
 
 def test_a_lock_keeps_others_out_and_moves_nobodys_place_in_the_file(locks, tmp_path):

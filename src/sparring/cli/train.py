@@ -51,7 +51,7 @@ def train(
         raise InputError("--json", "is for --validate", "Give both")
     if resume is None and validate:
         options = {"seed": seed, "runtime": runtime, "address": address}
-        _show_problems(_problems_in(arguments, recipe, options), as_json)
+        _show_problems(_problems_in(arguments, recipe, name, options), as_json)
         return
     if resume is None:
         source, overrides = config_of(arguments, "train kuhn", seed=seed, runtime=runtime, address=address)
@@ -69,7 +69,7 @@ def train(
 
 
 def _problems_in(
-    arguments: list[str] | None, recipe: str | None, options: dict[str, Any]
+    arguments: list[str] | None, recipe: str | None, name: str | None, options: dict[str, Any]
 ) -> list[InputError]:
     from sparring.run.configuration import problems_of
 
@@ -77,7 +77,7 @@ def _problems_in(
         source, overrides = config_of(arguments, "train kuhn --validate", **options)
     except InputError as error:
         return [error]
-    return problems_of(source, overrides, recipe)
+    return problems_of(source, overrides, recipe, name)
 
 
 def _show_problems(problems: list[InputError], as_json: bool) -> None:

@@ -1,11 +1,14 @@
 """Locks of open files, which other processes respect and which end with the process that holds them."""
 
+import errno
 import os
 import sys
 
 if sys.platform == "win32":
     import msvcrt
 
+    _HELD = (errno.EACCES, errno.EDEADLK)
+    """The errors of a lock that another holds, at once and after ten seconds."""
     _PLACE = 1 << 30
     """The byte that is locked: beyond what a file holds, because nobody else may read it meanwhile."""
 
@@ -27,7 +30,9 @@ if sys.platform == "win32":
         os.lseek(descriptor, _PLACE, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, mode, 1)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _HELD:
+                raise
             return False
         finally:
             os.lseek(descriptor, before, os.SEEK_SET)

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 
 from sparring.config import Config, config_problems, load_config, preset_names
 from sparring.core import InputError
 from sparring.run.checks import check_config, check_nash_conv, check_opponent
+from sparring.run.run_names import named_run_directory
 
 OPPONENTS, NASH_CONV = "evaluation.opponents", "evaluation.nash_conv"
 
@@ -39,12 +41,17 @@ def load_fitted(
     return (load_config(source, {**overrides, **changes}, recipe) if changes else config), notes
 
 
-def problems_of(source: str, overrides: Mapping[str, str], recipe: str | None = None) -> list[InputError]:
-    """Return why a run cannot start, with the arguments of ``load_fitted``."""
+def problems_of(
+    source: str, overrides: Mapping[str, str], recipe: str | None = None, name: str | None = None
+) -> list[InputError]:
+    """Return why a run of that ``name`` cannot start, with the arguments of ``load_fitted``."""
     problems = config_problems(source, overrides, recipe)
     if not problems:
         try:
-            check_config(load_fitted(source, overrides, recipe)[0])
+            config, _ = load_fitted(source, overrides, recipe)
+            if name is not None:
+                named_run_directory(Path(config.run.directory), name)
+            check_config(config)
         except InputError as error:
             return [error]
     return problems

@@ -35,7 +35,7 @@ def has_improved(seen: Evidence) -> bool:
 
 
 def is_measured(seen: Evidence) -> bool:
-    """Whether anything could show that the run became better: two evaluations, or the rewards of a program."""
+    """Whether anything could show that the run became better: two evaluations, or a program's rewards."""
     figures = {**_directed(seen), **of_program(seen.run.figures)}
     return any(len(series) > 1 for series in figures.values()) or bool(seen.run.roles())
 
