@@ -172,3 +172,88 @@ def test_words_of_ones_own_are_shown(tmp_path):
     assert environment.rules(0) == "Go.\nYou are black_0."
     assert now.observations == {0: "black_0 sees (3, 3, 17)"}
     assert now.moves[0][0] == "point 0"
+
+
+OWN_GAME = '''
+import gymnasium
+from pettingzoo import AECEnv
+from pettingzoo.utils import AgentSelector
+
+
+class Sticks(AECEnv):
+    """Takes 1 or 2 of so many sticks; whoever takes the last one wins."""
+
+    metadata = {"name": "sticks"}
+
+    def __init__(self, sticks):
+        super().__init__()
+        self.sticks = sticks
+        self.possible_agents = ["first", "second"]
+
+    def action_space(self, agent):
+        return gymnasium.spaces.Discrete(2, start=1)
+
+    def observation_space(self, agent):
+        return gymnasium.spaces.Discrete(self.sticks + 1)
+
+    def observe(self, agent):
+        return self.left
+
+    def reset(self, seed=None, options=None):
+        self.left, self.agents = self.sticks, list(self.possible_agents)
+        self.turns = AgentSelector(self.agents)
+        self.agent_selection = self.turns.next()
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict(self.rewards)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.infos = {agent: {} for agent in self.agents}
+
+    def step(self, action):
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.left = max(0, self.left - action)
+        if not self.left:
+            self.rewards = {agent: 1.0 if agent == self.agent_selection else -1.0 for agent in self.agents}
+            self.terminations = dict.fromkeys(self.agents, True)
+        self.agent_selection = self.turns.next()
+
+
+def env(sticks=4):
+    return Sticks(sticks)
+
+
+def text(observation, env, agent):
+    return f"{observation} sticks are left for {agent}."
+
+
+def nothing():
+    return "no game"
+'''
+
+
+async def test_a_pettingzoo_game_of_ones_own_is_named_by_the_function_that_makes_it(tmp_path):
+    (tmp_path / "sticks.py").write_text(OWN_GAME)
+    made = {"make": f"{tmp_path}/sticks.py:env", "render_text": f"{tmp_path}/sticks.py:text"}
+    env_id = with_options("pettingzoo:sticks", {**made, "sticks": 3})
+    game = GameEpisode(env_id, 2, get_template("fewshot-chat"))
+    heard = []
+
+    def take_one(messages, seed):
+        heard.append(messages[-1]["content"])
+        return "1"
+
+    agents = (AgentSpec("policy"),) * 2
+    arena = Arena(MockInferenceClient(take_one))
+    played = await game.generate(arena, PlaySpec(game.name, 2, agents, 0), {"seed": 0})
+    assert played.rollout.extras["final_rewards"] == {0: 1.0, 1: -1.0}
+    assert "3 sticks are left for first." in heard[0]
+    assert "2 sticks are left for second." in heard[1]
+
+
+def test_what_is_no_pettingzoo_game_is_refused(tmp_path):
+    (tmp_path / "sticks.py").write_text(OWN_GAME)
+    made = {"make": f"{tmp_path}/sticks.py:nothing", "render_text": f"{tmp_path}/sticks.py:text"}
+    with pytest.raises(InputError, match=r"returned 'no game', which is no environment of PettingZoo"):
+        build_environment(with_options("pettingzoo:sticks", made))

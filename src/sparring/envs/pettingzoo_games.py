@@ -5,7 +5,10 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from pettingzoo import AECEnv, ParallelEnv
+
 from sparring.core import InputError
+from sparring.core.errors import shown
 from sparring.core.own_code import own_code, own_function
 from sparring.envs.environment import BlockingEnvironment, End, Situation, end_of, reading
 from sparring.envs.pettingzoo_words import WORDS, Words
@@ -19,7 +22,8 @@ class PettingZooEnvironment(BlockingEnvironment):
     Where PettingZoo has a game as a parallel one, all players move at once.
 
     Args:
-        name: the game's module, such as ``chess_v6``.
+        name: the game's module, such as ``chess_v6``; with ``make`` any name.
+        make: a function of your own (``my_game.py:env``) that returns an AEC or a parallel environment.
         render_text: a function (``my_words.py:board``) that is called with an observation, the environment
             and the agent, and returns what the agent reads. Some games have words of their own.
         action_name: a function of an action, the environment and the agent, which returns the move's name; by
@@ -34,22 +38,27 @@ class PettingZooEnvironment(BlockingEnvironment):
     def __init__(
         self,
         name: str,
+        make: str = "",
         render_text: str = "",
         action_name: str = "",
         rules: str = "",
         in_thread: bool = False,
         **settings: Any,
     ) -> None:
-        module, words = _module_of(name), WORDS.get(name, Words())
+        build = own_function(make, "env.options") if make else _maker_of(name)
+        words = Words() if make else WORDS.get(name, Words())
         self.render_text = own_function(render_text, "env.options") if render_text else words.render_text
         if self.render_text is None:
             fix = 'Name a function of an observation, the environment and an agent: "my_words.py:board"'
             raise InputError("env.options.render_text", f"{name} has no words of its own", fix)
         self.action_name = own_function(action_name, "env.options") if action_name else words.action_name
         self._rules, self.in_thread = rules or words.rules, in_thread
-        self.is_parallel = hasattr(module, "parallel_env")
         with own_code(f"{name} cannot be made", "env.options"):
-            self.env: Any = (module.parallel_env if self.is_parallel else module.env)(**settings)
+            self.env: Any = build(**settings)
+        self.is_parallel = isinstance(self.env, ParallelEnv)
+        if not self.is_parallel and not isinstance(self.env, AECEnv):
+            problem = f"{make} returned {shown(self.env)}, which is no environment of PettingZoo"
+            raise InputError("env.options.make", problem, "Return an AECEnv or a ParallelEnv")
         self.agents: list[str] = list(self.env.possible_agents)
         self.num_players = len(self.agents)
         for agent in self.agents:
@@ -130,15 +139,18 @@ class PettingZooEnvironment(BlockingEnvironment):
         return {name(action, self.env, agent): action for action in legal}
 
 
-def _module_of(name: str) -> Any:
-    """Import a game of PettingZoo; raise an InputError if there is none of this name, or it needs more."""
+def _maker_of(name: str) -> Any:
+    """Return the function that makes a game of PettingZoo, as a parallel one where it is; raise an InputError
+    if there is none of this name, or it needs more."""
     for family in FAMILIES if name.isidentifier() else ():
         path = f"pettingzoo.{family}.{name}"
         if importlib.util.find_spec(path) is None:
             continue
         try:
-            return importlib.import_module(path)
+            module = importlib.import_module(path)
         except ImportError as error:
             fix = "Run: pip install 'sparring[pettingzoo]'"
             raise InputError("env.id", f"{name} cannot be imported ({error})", fix) from error
-    raise InputError("env.id", f"PettingZoo has no game {name!r}", "Name a module of it, such as chess_v6")
+        return module.parallel_env if hasattr(module, "parallel_env") else module.env
+    fix = 'Name a module of it, such as chess_v6, or your own in options: make = "my_game.py:env"'
+    raise InputError("env.id", f"PettingZoo has no game {name!r}", fix)
