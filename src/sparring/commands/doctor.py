@@ -15,7 +15,7 @@ from sparring.run.run_layout import PSRO_FILE
 from sparring.run.run_names import find_run, paths_of
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
-from sparring.view.findings.played import Played, read_played
+from sparring.view.findings.played import PlayedGames, read_played
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource, read_to_end
 
@@ -59,7 +59,7 @@ def diagnose(name: str) -> list[Diagnosis]:
 def _diagnose(path: Path) -> Diagnosis:
     check_kinds(path)
     view = read_to_end(RunDirectorySource(path))
-    played = read_played(path) if view.tuning is None else Played()
+    played = read_played(path) if view.tuning is None else PlayedGames()
     return Diagnosis(view, findings_of(view, played))
 
 

@@ -13,7 +13,7 @@ from sparring.view.batches import BatchRewards
 from sparring.view.episodes import LoggedEpisode, first_episodes, select_episodes
 from sparring.view.evaluations import EvaluationFiles
 from sparring.view.files import number_of
-from sparring.view.findings.played import Played, read_played
+from sparring.view.findings.played import PlayedGames, read_played
 from sparring.view.run_view import RunView
 from sparring.view.source import RunDirectorySource, read_to_end
 
@@ -54,7 +54,7 @@ class WholeRun(RunView):
     transcripts: list[Transcript] = field(default_factory=list)
     asked: list[Transcript] = field(default_factory=list)
     exact: dict[str, dict[int, NashConvResult]] = field(default_factory=dict)
-    played: Played = field(default_factory=Played)
+    played: PlayedGames = field(default_factory=PlayedGames)
 
     def roles(self) -> list[str]:
         """Return every role of a program that metrics or conversations name, sorted."""

@@ -5,7 +5,7 @@ A new diagnosis is a function of the evidence in the file of its subject, and a 
 
 from collections.abc import Callable, Iterator
 
-from sparring.view.findings.evidence import Evidence
+from sparring.view.findings.evidence import RunEvidence
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.measures import (
     became_worse,
@@ -18,7 +18,7 @@ from sparring.view.findings.measures import (
     went_back,
 )
 from sparring.view.findings.opponents import circles, uneven_opponents
-from sparring.view.findings.played import Played
+from sparring.view.findings.played import PlayedGames
 from sparring.view.findings.rewards import (
     alike,
     groups_too_small,
@@ -36,18 +36,18 @@ from sparring.view.findings.steps import (
 )
 from sparring.view.run_view import RunView
 
-DIAGNOSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
     *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike, invalid_moves),
     *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
     *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
 )
 """Those that matter more come first."""
-NOTHING = Played()
+NOTHING = PlayedGames()
 
 
-def findings_of(run: RunView, played: Played = NOTHING) -> list[Finding]:
+def findings_of(run: RunView, played: PlayedGames = NOTHING) -> list[Finding]:
     """Return what stands out in a run, worst first; without ``played``, as far as its metrics show it."""
-    evidence = Evidence(run, played)
+    evidence = RunEvidence(run, played)
     found = [one for diagnosis in DIAGNOSES for one in diagnosis(evidence)]
     causes = {one.cause for one in found}
     kept = [one for one in found if causes.isdisjoint(one.whole)]

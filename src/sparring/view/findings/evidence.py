@@ -1,11 +1,11 @@
-"""Evidence: what the diagnoses look at, a run's first and newest updates and what these played."""
+"""RunEvidence: what the diagnoses look at, a run's first and newest updates and what these played."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from sparring.view.findings.played import HUGE, RECENT, Played
+from sparring.view.findings.played import HUGE, RECENT, PlayedGames
 from sparring.view.run_view import RunView
 
 
@@ -47,11 +47,11 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunEvidence:
     """A run, and what its newest updates played, if that was read."""
 
     run: RunView
-    played: Played = field(default_factory=Played)
+    played: PlayedGames = field(default_factory=PlayedGames)
 
     @cached_property
     def recent(self) -> Window:

@@ -14,7 +14,7 @@ from sparring.evaluation.figures import (
     figure_text,
 )
 from sparring.view.evaluations import Figures, decisive, of_measure, of_program, of_tasks
-from sparring.view.findings.evidence import Evidence, Window
+from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.run_view import REWARD as REWARD_OF
 
@@ -27,20 +27,20 @@ FAILED = 0.1
 """The share of failed games from which the failures, not the policy, decide what is learned from."""
 
 
-def has_improved(seen: Evidence) -> bool:
+def has_improved(seen: RunEvidence) -> bool:
     """Whether any evaluation became better beyond its intervals, or the rewards of a program did beyond their
     spread between updates and no role's became worse."""
     figures = {**_directed(seen), **of_program(seen.run.figures)}
     return any(map(_is_better, figures.values())) or _earns_more(seen)
 
 
-def is_measured(seen: Evidence) -> bool:
+def is_measured(seen: RunEvidence) -> bool:
     """Whether anything could show that the run became better: two evaluations, or a program's rewards."""
     figures = {**_directed(seen), **of_program(seen.run.figures)}
     return any(len(series) > 1 for series in figures.values()) or bool(seen.run.roles())
 
 
-def _directed(seen: Evidence) -> Figures:
+def _directed(seen: RunEvidence) -> Figures:
     """Return the figures of which it is known which way is better."""
     figures = {**decisive(seen.run.figures), **of_tasks(seen.run.figures, ACCURACY)}
     figures |= of_measure(seen.run.figures, NASH_CONV)
@@ -54,7 +54,7 @@ def _is_better(series: dict[int, Figure]) -> bool:
     return last.interval.low > first.interval.high
 
 
-def _earns_more(seen: Evidence) -> bool:
+def _earns_more(seen: RunEvidence) -> bool:
     gains = [_gain(seen.beginning, seen.recent, f"{REWARD_OF}{role}") for role in seen.run.roles()]
     return any(gain > 2 for gain in gains) and not any(gain < -2 for gain in gains)
 
@@ -69,7 +69,7 @@ def _gain(before: Window, after: Window, name: str) -> float:
     return difference / error if error > 0 else 1e6 * difference
 
 
-def became_worse(seen: Evidence) -> Iterator[Finding]:
+def became_worse(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for a figure whose last value is worse than its best beyond both intervals.
 
     Of many evaluations the best is partly luck, so the last must also be worse than their mean. An exact
@@ -96,7 +96,7 @@ def became_worse(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def went_back(seen: Evidence) -> Iterator[Finding]:
+def went_back(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for a program's measure that moved beyond its intervals, and then more than half of the
     way back, or past where it was: which way is better, only the program knows."""
     for name, series in of_program(seen.run.figures).items():
@@ -122,7 +122,7 @@ def _are_apart(one: Figure, other: Figure) -> bool:
     return one.interval.low > other.interval.high or one.interval.high < other.interval.low
 
 
-def noisy_evaluation(seen: Evidence) -> Iterator[Finding]:
+def noisy_evaluation(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding about the widest share that two evaluations could not tell apart, if it is wide."""
     shares = {**_directed(seen), **of_program(seen.run.figures)}
     wide: dict[FigureName, float] = {}
@@ -160,7 +160,7 @@ def _sizes(name: FigureName) -> tuple[str, ...]:
     return ("evaluation.games", "evaluation.games_during") if name.env_id else ("program",)
 
 
-def unplayable(seen: Evidence) -> Iterator[Finding]:
+def unplayable(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each environment whose last NashConv is of a policy that cannot be played."""
     figures = seen.run.figures
     for name, series in of_measure(figures, NASH_CONV).items():
@@ -180,7 +180,7 @@ def unplayable(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def leaked_questions(seen: Evidence) -> Iterator[Finding]:
+def leaked_questions(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each evaluation or task of which a logged question was trained on.
 
     A run logs some questions, so there may be more.
@@ -200,7 +200,7 @@ def leaked_questions(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def stopped(seen: Evidence) -> Iterator[Finding]:
+def stopped(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if the run had to stop by itself."""
     if seen.played.failure and not seen.run.is_finished:
         yield Finding(
@@ -213,7 +213,7 @@ def stopped(seen: Evidence) -> Iterator[Finding]:
         )
 
 
-def failures(seen: Evidence) -> Iterator[Finding]:
+def failures(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if at least a tenth of the games of the newest updates failed."""
     failed, started = (_counted(seen, f"accounts/{name}") for name in ("failed", "started"))
     reasons = seen.recent.medians("accounts/failed ")
@@ -231,7 +231,7 @@ def failures(seen: Evidence) -> Iterator[Finding]:
         )
 
 
-def _counted(seen: Evidence, name: str) -> float:
+def _counted(seen: RunEvidence, name: str) -> float:
     """Return by how much a count has risen in the newest updates."""
     counts, looked = seen.run.metric(name).values, len(seen.recent.lines)
     if not counts:
@@ -239,7 +239,7 @@ def _counted(seen: Evidence, name: str) -> float:
     return counts[-1] - (counts[-looked - 1] if len(counts) > looked else 0.0)
 
 
-def damaged_files(seen: Evidence) -> Iterator[Finding]:
+def damaged_files(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding that names what could not be read."""
     run = seen.run
     found = [*run.damaged_evaluations, *seen.played.damaged]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sparring.core.confidence_intervals import Interval
 from sparring.population.rankings import LEAST_GAMES
-from sparring.view.findings.evidence import Evidence
+from sparring.view.findings.evidence import RunEvidence
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.rewards import INVALID
 
@@ -13,7 +13,7 @@ STRONG = 0.9
 that even opponents give: p (1 - p) is 0.09 here and 0.25 at a half."""
 
 
-def uneven_opponents(seen: Evidence) -> Iterator[Finding]:
+def uneven_opponents(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each policy that surely beats, or loses to, everybody whom it met lately."""
     population = seen.run.population()
     if population is None:
@@ -35,7 +35,7 @@ def uneven_opponents(seen: Evidence) -> Iterator[Finding]:
 
 
 def _uneven(
-    seen: Evidence, policy: str, kind: str, verb: str, met: dict[str, Interval], advice: str
+    seen: RunEvidence, policy: str, kind: str, verb: str, met: dict[str, Interval], advice: str
 ) -> Finding:
     nearest = min(met, key=lambda other: abs(met[other].mid - 0.5))
     who = f"{nearest}" if len(met) == 1 else f"all {len(met)} that it met; nearest to even is {nearest}"
@@ -53,7 +53,7 @@ def _uneven(
     )
 
 
-def circles(seen: Evidence) -> Iterator[Finding]:
+def circles(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if members beat each other in a circle lately, and no average outlasts a round.
 
     In a circle a newer version is not a better one; an average over a round plays a mixture.

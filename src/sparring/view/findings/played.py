@@ -1,4 +1,4 @@
-"""Played: what recent updates played and what it earned, read back from a run's rollouts and batches."""
+"""PlayedGames: what recent updates played and what it earned, read back from a run's rollouts and batches."""
 
 import gzip
 import tomllib
@@ -26,7 +26,7 @@ QUESTIONS = ("claim", "question", "topic", "prompt", "problem", "task")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GameOutcome:
     """What an episode of training paid those who played it, all of whom learn; ``metrics`` are the values of
     its reward functions, as ``FUNCTION/ROLE``. An invalid move may have decided a game."""
 
@@ -45,7 +45,7 @@ class Earned:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedGames:
     """What recent updates played.
 
     Attributes:
@@ -57,7 +57,7 @@ class Played:
         damaged: the files, or lines of them, that could not be read.
     """
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[GameOutcome] = field(default_factory=list)
     earned: dict[str, list[Earned]] = field(default_factory=dict)
     trained_on: frozenset[str] = frozenset()
     asked: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class _Batch(msgspec.Struct):
     rewards: dict[str, float]
 
 
-def read_played(run_dir: Path) -> Played:
+def read_played(run_dir: Path) -> PlayedGames:
     """Read what the newest updates of a run played; damaged lines are left out and named.
 
     Raises:
@@ -121,9 +121,9 @@ def read_played(run_dir: Path) -> Played:
     older = logs[: -RECENT : max(1, len(logs) // MOST_LOGS)] if any(asked.values()) else []
     learned = [*recent, *(one for path in older for one in _rollouts(path, damaged))]
     questions = (question_of(one.artifact) for one in learned if any(step.policy for step in one.steps))
-    return Played(
+    return PlayedGames(
         outcomes=[
-            Outcome(
+            GameOutcome(
                 _where(one),
                 _sized(one.rewards),
                 _sized(one.metrics),

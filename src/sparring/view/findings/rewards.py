@@ -6,10 +6,10 @@ from dataclasses import replace
 from statistics import pvariance
 
 from sparring.core.confidence_intervals import wilson_interval
-from sparring.view.findings.evidence import Evidence, Window
+from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.measures import has_improved, is_measured
-from sparring.view.findings.played import RECENT, Outcome
+from sparring.view.findings.played import RECENT, GameOutcome
 from sparring.view.findings.warnings import EQUAL_GROUPS, MOST, NO_ADVANTAGE, warnings_of
 from sparring.view.run_view import REWARD
 
@@ -33,7 +33,7 @@ LEAST_DECIDED = 20
 INVALID = "invalid moves"
 
 
-def warned(seen: Evidence) -> Iterator[Finding]:
+def warned(seen: RunEvidence) -> Iterator[Finding]:
     """Yield what at least half of the newest updates were warned of, as the terminal warns of one update.
 
     That one role has no advantage must have been seen twice: in one batch it happens by chance.
@@ -49,14 +49,14 @@ def warned(seen: Evidence) -> Iterator[Finding]:
             yield replace(_of_the_same(seen, warnings[-1]), updates=seen.recent.updates, seen=len(warnings))
 
 
-def _of_the_same(seen: Evidence, found: Finding) -> Finding:
+def _of_the_same(seen: RunEvidence, found: Finding) -> Finding:
     if found.kind not in (NO_ADVANTAGE, EQUAL_GROUPS):
         return found
     role = found.cause.partition("/")[2]
     return _why_alike(seen, found, [role] if role else [*seen.run.under(REWARD)])
 
 
-def _why_alike(seen: Evidence, found: Finding, roles: list[str]) -> Finding:
+def _why_alike(seen: RunEvidence, found: Finding, roles: list[str]) -> Finding:
     """Return a finding about equal rewards of some roles with what they are: opposite causes need opposite
     changes."""
     places = {role: _place(seen, role) for role in roles if seen.run.metric(f"{REWARD}{role}").values}
@@ -94,7 +94,7 @@ def _why_alike(seen: Evidence, found: Finding, roles: list[str]) -> Finding:
     return found
 
 
-def _place(seen: Evidence, role: str) -> float:
+def _place(seen: RunEvidence, role: str) -> float:
     """Return where the mean reward of a role is between the least and the most that is known of it, 0 to 1.
 
     A reward that never differed is at the top if it is above 0.
@@ -107,12 +107,12 @@ def _place(seen: Evidence, role: str) -> float:
     return ((seen.recent.median(f"{REWARD}{role}") or 0.0) - low) / (high - low)
 
 
-def _rewards_text(seen: Evidence, roles: list[str]) -> str:
+def _rewards_text(seen: RunEvidence, roles: list[str]) -> str:
     means = ", ".join(f"{role} {seen.recent.median(REWARD + role) or 0.0:.3g}" for role in roles)
     return f"mean reward: {means}"
 
 
-def alike(seen: Evidence) -> Iterator[Finding]:
+def alike(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each game or type of episode in which somebody earns the same in at least ``ALIKE``
     of the episodes that no invalid move has decided, in a run that has not become better by any measure. A
     baseline leaves their advantages small, but not 0. Without a measure it is a warning, because the game may
@@ -146,7 +146,7 @@ def alike(seen: Evidence) -> Iterator[Finding]:
             yield _why_alike(seen, found, roles)
 
 
-def groups_too_small(seen: Evidence) -> Iterator[Finding]:
+def groups_too_small(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if rewards are compared in groups of fewer than ``SMALL_GROUP`` on average."""
     size = seen.recent.median("program/group_size")
     if size is not None and size < SMALL_GROUP:
@@ -162,7 +162,7 @@ def groups_too_small(seen: Evidence) -> Iterator[Finding]:
         )
 
 
-def only_format(seen: Evidence) -> Iterator[Finding]:
+def only_format(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where rewards differ because of the form of answers, and hardly because of anything
     else.
 
@@ -187,7 +187,7 @@ def only_format(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def _only_step_rewards(seen: Evidence) -> Iterator[Finding]:
+def _only_step_rewards(seen: RunEvidence) -> Iterator[Finding]:
     for where, answers in seen.played.earned.items():
         whole = pvariance([one.step for one in answers])
         game = pvariance([one.game for one in answers])
@@ -208,7 +208,7 @@ def _only_step_rewards(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def _functions(outcomes: list[Outcome]) -> dict[str, dict[str, list[float]]]:
+def _functions(outcomes: list[GameOutcome]) -> dict[str, dict[str, list[float]]]:
     """Return the values of the reward functions by role and name."""
     found: dict[str, dict[str, list[float]]] = {}
     for one in outcomes:
@@ -222,13 +222,13 @@ def _is_of_format(name: str) -> bool:
     return any(word in name.lower() for word in FORMAT_WORDS)
 
 
-def one_takes_all(seen: Evidence) -> Iterator[Finding]:
+def one_takes_all(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where one seat or role wins nearly all decided episodes that all learn from.
 
     Only episodes count whose rewards always add up to the same, because others need not have a winner, and
     which no invalid move has decided.
     """
-    by_place: dict[str, list[Outcome]] = {}
+    by_place: dict[str, list[GameOutcome]] = {}
     for one in seen.played.outcomes:
         if len(one.rewards) > 1 and not one.by_invalid_move:
             by_place.setdefault(one.where, []).append(one)
@@ -257,7 +257,7 @@ def one_takes_all(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def invalid_moves(seen: Evidence) -> Iterator[Finding]:
+def invalid_moves(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where the model makes invalid moves in at least a quarter of the games, and has not
     made a quarter fewer since the run began: then it is not learning to make legal ones.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sparring.view.findings.evidence import Evidence, Window
+from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.measures import has_improved, is_measured
 
@@ -26,7 +26,7 @@ COLLAPSED, LEAST_ENTROPY = 0.1, 0.05
 about a hundred then differ from the usual one."""
 
 
-def mismatch(seen: Evidence) -> Iterator[Finding]:
+def mismatch(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where engine and learner disagree about the probabilities of what was drawn."""
     for policy, nats in seen.recent.of_policies("mismatch").items():
         if nats >= MISMATCH:
@@ -43,7 +43,7 @@ def mismatch(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def stale_answers(seen: Evidence) -> Iterator[Finding]:
+def stale_answers(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where answers of older versions are so unlikely by now that they teach little."""
     for policy, nats in seen.recent.of_policies("stale_mismatch").items():
         if nats >= STALE:
@@ -72,7 +72,7 @@ def stale_answers(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def steps_too_large(seen: Evidence) -> Iterator[Finding]:
+def steps_too_large(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding where the loss clips much of what a step would change."""
     for policy, share in seen.recent.of_policies("clip_fraction").items():
         if share >= CLIPPED:
@@ -88,7 +88,7 @@ def steps_too_large(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
+def entropy_collapse(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each seat or role whose answers hardly vary any more, in a run that has not become
     better by any measure: a policy that has learned its task may be sure of itself. Without a measure it is a
     warning, because nobody knows."""
@@ -114,7 +114,7 @@ def entropy_collapse(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def entropy_explosion(seen: Evidence) -> Iterator[Finding]:
+def entropy_explosion(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each seat or role whose answers have become far more random, in a run that has not
     become better by any measure: what the model knew is lost."""
     if has_improved(seen):
