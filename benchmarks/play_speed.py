@@ -154,6 +154,7 @@ class VLLM:
             enable_lora=True,
             max_lora_rank=16,
             enable_prefix_caching=False,
+            gpu_memory_utilization=0.3,  # on a CPU, of the machine's memory
         )
 
     def __call__(self) -> None:

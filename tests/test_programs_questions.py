@@ -101,6 +101,31 @@ def test_a_directory_is_read_as_its_file_is(tmp_path):
     assert of_file == of_directory
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_what_save_to_disk_wrote_is_read_as_its_file_is(tmp_path, split):
+    datasets = pytest.importorskip("datasets")
+    path = write_problems(tmp_path)
+    saved = datasets.Dataset.from_json(path, cache_dir=str(tmp_path / "cache"))
+    saved.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({split: saved}).save_to_disk(tmp_path / "splits")
+    names = [path, str(tmp_path / "one"), str(tmp_path / "splits")]
+    given = [SplitQuestions(name=name, columns=PROBLEMS, split=split) for name in names]
+    of_file, of_one, of_splits = (load_questions(one, "f").questions for one in given)
+    assert of_file == of_one == of_splits
+    with pytest.raises(InputError, match=f"has no split 'dev'. It has: {split}"):
+        load_questions(given[2].model_copy(update={"split": "dev"}), "f")
+
+
+@pytest.mark.parametrize("field", ["test_size", "count", "name"])
+def test_a_wrong_field_of_a_table_that_has_the_name_of_its_type_is_named_whole(field, tmp_path):
+    (tmp_path / "q.toml").write_text(
+        '[program]\ntype = "questions"\n\n[program.questions]\nname = "arithmetic"\n'
+    )
+    with pytest.raises(InputError) as caught:
+        load_config(str(tmp_path / "q.toml"), {f"program.questions.{field}": "-1"})
+    assert caught.value.field == f"program.questions.{field}"
+
+
 def test_an_answer_earns_its_score_against_the_others_to_its_question(tmp_path):
     def answer(prompt, seed):
         number = int(prompt.split()[1].rstrip("?"))

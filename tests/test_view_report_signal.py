@@ -67,7 +67,9 @@ def test_one_warning_covers_advantages_of_0_for_all_roles_or_for_one_alone(tmp_p
     write_metrics(tmp_path, (1, one), (2, both), (3, one))
     assert text_of(build(tmp_path)).count("every advantage") == 1
     write_metrics(tmp_path, (1, one))
-    told = "every advantage of Judge is 0, so it learns nothing from the rewards in update 1;"
+    assert "every advantage" not in text_of(build(tmp_path))
+    write_metrics(tmp_path, *[(update, one) for update in (1, 2, 3, 4)])
+    told = "every advantage of Judge is 0, so it learns nothing from the rewards in 2 of 2 updates, 3 to 4;"
     assert told in text_of(build(tmp_path))
 
 

@@ -170,7 +170,7 @@ def test_words_of_ones_own_are_shown(tmp_path):
     environment = build_environment(with_options("pettingzoo:go_v5", options))
     now = environment.begin(0)
     assert environment.rules(0) == "Go.\nYou are black_0."
-    assert now.observations == {0: "black_0 sees (3, 3, 17)"}
+    assert now.observations[0].startswith("black_0 sees (3, 3, 17)\nLegal moves: point 0, point 1, ")
     assert now.moves[0][0] == "point 0"
 
 
@@ -248,7 +248,7 @@ async def test_a_pettingzoo_game_of_ones_own_is_named_by_the_function_that_makes
     arena = Arena(MockInferenceClient(take_one))
     played = await game.generate(arena, PlaySpec(game.name, 2, agents, 0), {"seed": 0})
     assert played.rollout.extras["final_rewards"] == {0: 1.0, 1: -1.0}
-    assert "3 sticks are left for first." in heard[0]
+    assert "3 sticks are left for first.\nLegal moves: 1, 2." in heard[0]
     assert "2 sticks are left for second." in heard[1]
 
 

@@ -119,10 +119,12 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
     """Return a location as the user writes it, without the types with which pydantic distinguishes tables."""
     parts = []
     node: Any = data
+    was_type = False
     for depth, part in enumerate(location):
-        is_table = depth < len(location) - 1 and isinstance(node, dict)
-        if is_table and (node["type"] == part if "type" in node else part not in node):
-            continue  # a type, which may also be the name of a field
+        may_be_type = depth < len(location) - 1 and isinstance(node, dict) and not was_type
+        was_type = may_be_type and (node["type"] == part if "type" in node else part not in node)
+        if was_type:
+            continue  # which may also be the name of a field
         parts.append(_cut(str(part)))
         if isinstance(node, dict):
             node = node.get(part)

@@ -1,6 +1,7 @@
 """Rows of data: of a JSON Lines file, or of a dataset of the Hugging Face Hub."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from sparring.core.errors import NOT_JSON, InputError, first_line, imported
 
 Rows = list[tuple[str, Any]]
 """Rows, each with its place in the source, for errors."""
+SAVED = ("state.json", "dataset_dict.json")
+"""What ``save_to_disk`` writes for a dataset, and for one with splits."""
 
 
 def rows_of_file(path: str, field: str) -> Rows:
@@ -31,13 +34,22 @@ def rows_of_file(path: str, field: str) -> Rows:
 
 
 def rows_of_dataset(name: str, split: str, field: str, config: str | None = None) -> Rows:
-    """Return the rows of a dataset: one of the Hugging Face Hub, or a directory of files."""
+    """Return the rows of a dataset: one of the Hugging Face Hub, a directory of its files, or one that
+    ``save_to_disk`` wrote."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise InputError(field, f"there is no directory {name}", "Name one, or a dataset as OWNER/NAME")
     datasets = imported(field, "datasets", "datasets")
     try:
-        rows = datasets.load_dataset(name, config, split=split)
+        if any(Path(name, file).is_file() for file in SAVED):
+            saved = datasets.load_from_disk(name)
+            if isinstance(saved, Mapping) and split not in saved:
+                raise InputError(field, f"{name} has no split {split!r}", f"It has: {', '.join(saved)}")
+            rows = saved[split] if isinstance(saved, Mapping) else saved
+        else:
+            rows = datasets.load_dataset(name, config, split=split)
+    except InputError:
+        raise
     except Exception as error:  # it raises many kinds: of the network, of files, of its own
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(field, f"the dataset {name} cannot be loaded: {reason}", "Name another") from error
     return [(f"row {number}", dict(row)) for number, row in enumerate(rows)]

@@ -25,7 +25,8 @@ class PettingZooEnvironment(BlockingEnvironment):
         name: the game's module, such as ``chess_v6``; with ``make`` any name.
         make: a function of your own (``my_game.py:env``) that returns an AEC or a parallel environment.
         render_text: a function (``my_words.py:board``) that is called with an observation, the environment
-            and the agent, and returns what the agent reads. Some games have words of their own.
+            and the agent, and returns what the agent reads; the legal moves are added. Some games have words
+            of their own.
         action_name: a function of an action, the environment and the agent, which returns the move's name; by
             default the number.
         rules: the text that introduces the game.
@@ -53,6 +54,7 @@ class PettingZooEnvironment(BlockingEnvironment):
             raise InputError("env.options.render_text", f"{name} has no words of its own", fix)
         self.action_name = own_function(action_name, "env.options") if action_name else words.action_name
         self._rules, self.in_thread = rules or words.rules, in_thread
+        self._adds_moves = bool(render_text)
         with own_code(f"{name} cannot be made", "env.options"):
             self.env: Any = build(**settings)
         self.is_parallel = isinstance(self.env, ParallelEnv)
@@ -120,13 +122,19 @@ class PettingZooEnvironment(BlockingEnvironment):
             player: self._named(self.agents[player], one, infos.get(self.agents[player], {}))
             for player, one in seen.items()
         }
-        assert self.render_text is not None
         return Situation(
-            {player: self.render_text(one, self.env, self.agents[player]) for player, one in seen.items()},
+            {player: self._text(player, one) for player, one in seen.items()},
             {player: list(actions) for player, actions in self._actions.items()},
             {number[agent]: float(reward) for agent, reward in rewards.items()},
             over,
         )
+
+    def _text(self, player: int, observation: Any) -> str:
+        """Return what a player reads."""
+        assert self.render_text is not None
+        text = self.render_text(observation, self.env, self.agents[player])
+        moves = f"\nLegal moves: {', '.join(self._actions[player])}." if self._adds_moves else ""
+        return f"{text}{moves}"
 
     def _named(self, agent: str, observation: Any, info: Mapping[str, Any]) -> dict[str, int]:
         """Return the legal actions by name: those of the mask, or all if there is none."""
