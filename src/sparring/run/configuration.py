@@ -22,7 +22,8 @@ def load_fitted(
     those that it does not have are left out, unless ``overrides`` name them too.
     """
     config = load_config(source, overrides, recipe)
-    if source not in preset_names() or not {"envs", "envs.0.id"} & set(overrides):
+    is_preset = source in preset_names() and not Path(source).is_file()
+    if not is_preset or not {"envs", "envs.0.id"} & set(overrides):
         return config, []
     games = [env.env_id for env in config.envs]
     lacking: dict[str, str] = {}
