@@ -98,18 +98,18 @@ def psro(
     from sparring.commands.psro import psro as run_psro
     from sparring.commands.psro_files import PAYOFFS
     from sparring.commands.psro_page import psro_table
-    from sparring.config import load_config
     from sparring.core.adapters import MIXTURE_FILE
     from sparring.evaluation.psro import member_name
     from sparring.evaluation.tournament_files import PAGE
     from sparring.run.checks import check_config, renaming
+    from sparring.run.configuration import load_fitted
     from sparring.run.progress_views import print_line
     from sparring.run.run_layout import PSRO_FILE, PSRO_PAGE
     from sparring.run.run_names import check_plain_name
     from sparring.view.watch.text import table_text
 
     source, overrides = config_of(arguments, "psro kuhn", seed=seed, runtime=runtime, address=address)
-    config = load_config(source, overrides, recipe)
+    config, left_out = load_fitted(source, overrides, recipe)
     check_psro(config)
     stems = (Path(one).stem for one in (source, recipe) if one is not None)
     if name is not None:
@@ -118,6 +118,8 @@ def psro(
     if not (path / PSRO_FILE).exists():
         check_config(config)
     console, tables = Console(), console_of_tables()
+    for line in left_out:
+        print_line(console, f"note: {line}")
     with renaming({"directory": "--name"}):
         found = run_psro(
             config,

@@ -10,8 +10,8 @@ from sparring.core import InputError
 from sparring.core.own_code import own_code, own_function
 from sparring.envs.environment import BlockingEnvironment, Situation, reading
 
-WITHOUT_TEXT = ("mahjong", "gin-rummy", "bridge")
-"""The games of which RLCard gives only numbers."""
+WITH_TEXT = ("blackjack", "doudizhu", "leduc-holdem", "limit-holdem", "no-limit-holdem", "uno")
+"""The games of which RLCard gives more than numbers."""
 
 
 class RLCardEnvironment(BlockingEnvironment):
@@ -33,7 +33,7 @@ class RLCardEnvironment(BlockingEnvironment):
     ) -> None:
         self.name, self.settings, self.in_thread = name, settings, in_thread
         self.render_text = own_function(render_text, "env.options") if render_text else _table
-        if not render_text and name in WITHOUT_TEXT:
+        if not render_text and name not in WITH_TEXT:
             fix = 'Name a function of a state, the environment and a player: "my_words.py:table"'
             raise InputError("env.options.render_text", f"RLCard has no text for {name}", fix)
         self._rules = rules or f"You play {name}."
