@@ -39,6 +39,15 @@ def config_fields() -> tuple[ConfigField, ...]:
     return tuple(_fields_of(Config, (), ()))
 
 
+@lru_cache(maxsize=1)
+def fields_by_path() -> dict[tuple[str, ...], list[ConfigField]]:
+    """Return the fields at each path: several where types of one table share a name."""
+    fields: dict[tuple[str, ...], list[ConfigField]] = {}
+    for field in config_fields():
+        fields.setdefault(field.path, []).append(field)
+    return fields
+
+
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """Return the settings classes of a field: a single one, a list's, or those of a tagged union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -3,13 +3,14 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparring.config.facts import FOR_GAMES, Only
-from sparring.config.fields import ANY_ENTRY, config_fields, models_in
+from sparring.config.fields import ANY_ENTRY, ConfigField, config_fields, fields_by_path, models_in
 from sparring.config.sampling import SamplingSettings
 from sparring.core import InputError
 from sparring.core.text import printable
@@ -137,12 +138,26 @@ def dotted(location: Location, data: Mapping[str, Any]) -> str:
 
 def _pattern(location: Location) -> tuple[str, ...]:
     """Return the path of the fields at a location: ``*`` stands for an index, or for a name of the user's."""
-    return _general(map(str, location), (field.path for field in config_fields()))
+    return _general(map(str, location), _entries_of_paths())
 
 
-def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return ``parts`` with ``*`` for a number, and for any part in the place of one in ``paths``."""
-    entries = {path[:end] for path in paths for end in range(1, len(path) + 1) if path[end - 1] == ANY_ENTRY}
+@lru_cache(maxsize=1)
+def _entries_of_paths() -> set[tuple[str, ...]]:
+    return _entries(field.path for field in config_fields())
+
+
+@lru_cache(maxsize=1)
+def _entries_as_written() -> set[tuple[str, ...]]:
+    return _entries(field.written for field in config_fields())
+
+
+def _entries(paths: Iterable[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Return the paths of entries, which end in ``*``. They are searched for each of thousands of errors."""
+    return {path[:end] for path in paths for end in range(1, len(path) + 1) if path[end - 1] == ANY_ENTRY}
+
+
+def _general(parts: Iterable[str], entries: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return ``parts`` with ``*`` for a number, and for any part in the place of one in ``entries``."""
     pattern: tuple[str, ...] = ()
     for part in parts:
         entry = (*pattern, ANY_ENTRY)
@@ -150,10 +165,13 @@ def _general(parts: Iterable[str], paths: Iterable[tuple[str, ...]]) -> tuple[st
     return pattern
 
 
+def _fields_at(location: Location) -> list[ConfigField]:
+    return fields_by_path().get(_pattern(location), [])
+
+
 def _refused(location: Location, program: Any) -> Only | None:
     """Return the fact that a field is for games and a program is played, or the other way round."""
-    pattern = _pattern(location)
-    facts = [fact for field in config_fields() if field.path == pattern for fact in field.info.metadata]
+    facts = [fact for field in _fields_at(location) for fact in field.info.metadata]
     for fact in facts:
         if isinstance(fact, Only) and fact.other == FOR_GAMES.other and not fact.holds(program):
             return fact
@@ -166,8 +184,7 @@ def _names_entries(value: Any) -> bool:
 
 
 def _holds_tables(location: Location) -> bool:
-    pattern = _pattern(location)
-    return any(field.path == pattern and models_in(field.info.annotation) for field in config_fields())
+    return any(models_in(field.info.annotation) for field in _fields_at(location))
 
 
 def _hint_for_unknown(location: Location, field: str) -> str:
@@ -204,7 +221,7 @@ def namesakes(name: str) -> list[str]:
 
 
 def _written(field: str) -> tuple[str, ...]:
-    return _general(field.split("."), (other.written for other in config_fields()))
+    return _general(field.split("."), _entries_as_written())
 
 
 def _has_one_path(path: tuple[str, ...]) -> bool:
@@ -213,8 +230,7 @@ def _has_one_path(path: tuple[str, ...]) -> bool:
 
 
 def _what_it_is(location: Location) -> str:
-    pattern = _pattern(location)
-    texts = [field.info.description or "" for field in config_fields() if field.path == pattern]
+    texts = [field.info.description or "" for field in _fields_at(location)]
     return texts[0] if texts else "it has no default"
 
 
