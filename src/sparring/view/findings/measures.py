@@ -49,6 +49,8 @@ def _directed(seen: RunEvidence) -> Figures:
 
 def _is_better(series: dict[int, Figure]) -> bool:
     first, last = series[min(series)], series[max(series)]
+    if not (first.is_known and last.is_known):
+        return False
     if first.smaller_is_better:
         return last.interval.high < first.interval.low
     return last.interval.low > first.interval.high
@@ -119,7 +121,8 @@ def went_back(seen: RunEvidence) -> Iterator[Finding]:
 
 
 def _are_apart(one: Figure, other: Figure) -> bool:
-    return one.interval.low > other.interval.high or one.interval.high < other.interval.low
+    apart = one.interval.low > other.interval.high or one.interval.high < other.interval.low
+    return apart and one.is_known and other.is_known
 
 
 def noisy_evaluation(seen: RunEvidence) -> Iterator[Finding]:
