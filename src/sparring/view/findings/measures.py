@@ -16,6 +16,7 @@ from sparring.evaluation.figures import (
 from sparring.view.evaluations import Figures, decisive, of_measure, of_program, of_tasks
 from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
+from sparring.view.findings.settings import MEASURED, TASKS
 from sparring.view.run_view import REWARD as REWARD_OF
 
 NOISE = 0.1
@@ -160,7 +161,7 @@ def _needed(share: float) -> int:
 def _sizes(name: FigureName) -> tuple[str, ...]:
     if name.is_of_task:
         return ("evaluation.tasks",)
-    return ("evaluation.games", "evaluation.games_during") if name.env_id else ("program",)
+    return ("evaluation.games", "evaluation.games_during") if name.env_id else (MEASURED,)
 
 
 def unplayable(seen: RunEvidence) -> Iterator[Finding]:
@@ -197,7 +198,7 @@ def leaked_questions(seen: RunEvidence) -> Iterator[Finding]:
                 f"{len(leaked)} of {counted(len(questions), 'logged question')} of {name} "
                 f"{'was' if len(leaked) == 1 else 'were'} trained on, such as {min(leaked)[:60]!r}",
                 "ask others, or do not train on these: what is measured is partly memory",
-                ("program", "evaluation.tasks"),
+                (TASKS, "evaluation.tasks"),
                 "howto-evaluate.md#tasks",
                 len(leaked) / len(questions),
             )
