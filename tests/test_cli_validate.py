@@ -2,13 +2,16 @@
 
 import json
 import re
+import tomllib
 
 import pytest
 
 from doc_pages import DOCS
 from loaded_modules import loaded_by
 from sparring.cli.main import Exit, app, main
-from sparring.config import preset_names
+from sparring.config import dump_config, load_config, preset_names
+from sparring.config.fields import config_fields
+from sparring.config.validation import problems_with
 
 WRONG = '[[envs]]\nid = "kuhn_poker"\n[learning]\nstep = 3\nlearning_rate = "x"\n[lora]\nrank = 0\n'
 
@@ -45,6 +48,83 @@ def test_without_json_each_is_the_line_that_training_would_end_with(wrong, capsy
     assert len(lines) == 3
     assert main(["train", wrong]) == Exit.BAD_INPUT
     assert capsys.readouterr().err.splitlines() == lines[:1]
+
+
+RULES = """
+[[envs]]
+id = "kuhn_poker"
+[[envs]]
+id = "kuhn_poker"
+[inference]
+max_reasoning = 9
+max_tokens = 8
+[buffer]
+batch_size = 100
+max_size = 10
+[population]
+sample_mode = "fixed"
+[evaluation]
+patience = 3
+[ray]
+min_engines = 4
+shard_base = true
+"""
+BROKEN = [
+    *("population.fixed_opponents", "ray.shard_base", "ray.min_engines", "ray", "evaluation.patience"),
+    *("inference.max_reasoning", "envs", "buffer.batch_size"),
+]
+"""The fields of the rules that ``RULES`` breaks, those within sections first."""
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.toml").write_text(RULES)
+    return "broken.toml"
+
+
+def test_every_broken_rule_is_a_problem_of_its_own(broken, capsys):
+    assert [one["field"] for one in problems(capsys, broken)] == BROKEN
+    assert main(["train", broken]) == Exit.BAD_INPUT
+    assert "error: population.fixed_opponents: is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "unknown_now"),
+    [
+        ("lora.rank", "0", ()),
+        ("lora.rnk", "4", ()),
+        ("envs.0.num_players", '"x"', ("envs",)),
+        ("envs.0.id", "3", ("envs",)),
+        ("buffer.max_size", '"x"', ("buffer.batch_size",)),
+        ("buffer.maxsize", "200", ()),
+        ("inference.max_tokens", "[]", ("inference.max_reasoning",)),
+        ("evaluation.evry", "10", ("evaluation.patience",)),
+        ("evaluation.every", "-1", ("evaluation.patience",)),
+        ("run.runtime", '"rai"', ("ray",)),
+        ("population.sample_mode", '"fixd"', ("population.fixed_opponents",)),
+        ("population.fixed_opponents", "[1]", ("population.fixed_opponents",)),
+        ("population.fixedopponents", '["random"]', ("population.fixed_opponents",)),
+    ],
+)
+def test_a_wrong_field_comes_first_and_hides_only_the_rules_that_read_it(
+    field, value, unknown_now, broken, capsys
+):
+    found = [one["field"] for one in problems(capsys, broken, f"--{field}", value)]
+    assert found[0].startswith(field)
+    assert found[1:] == [one for one in BROKEN if one not in unknown_now]
+
+
+def test_a_field_that_is_wrong_breaks_no_rule():
+    content = tomllib.loads(dump_config(load_config("quickstart", {})))
+    del content["ray"]  # which a run of one process refuses, whatever is in it
+    written = [one.written for one in config_fields() if len(one.path) == 2 and one.written[0] in content]
+    found = {}
+    for section, name in written:
+        wrong = problems_with(content | {section: content[section] | {name: object()}})
+        found[f"{section}.{name}"] = [one.field for one in wrong]
+    assert len(found) > 80
+    assert found == {name: [name] for name in found}
 
 
 def test_presets_have_no_problem(capsys):

@@ -13,7 +13,12 @@ from game_runs import metrics_of
 from hostile_text import ACTS_ON_A_TERMINAL, TERMINAL
 from sparring.cli.main import main
 from sparring.commands.doctor import diagnose
-from sparring.config import Config
+from sparring.config import Config, dump_config, load_config
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS
+from sparring.config.fields import config_fields
+from sparring.config.validation import validated
+from sparring.evaluation.results import MeasureResult, write_evaluation
+from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, State, write_json
 from sparring.run.run_layout import PSRO_FILE
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
@@ -45,12 +50,14 @@ def causes_in(run: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_that_was_made_is_found(fault, lab):
-    findings = found_in(fault.make(lab))
+    run = fault.make(lab)
+    findings = found_in(run)
     causes = [one.cause for one in findings]
     print(f"| {fault.name} | {', '.join(causes)} |")
     assert any(cause.startswith(fault.causes) for cause in causes)
     assert all(one.page == "" or is_section(one.page) for one in findings)
-    assert all(is_setting(name) for one in findings for name in one.settings)
+    config = load_config(str(run / "config.toml"), {})
+    assert all(is_setting(name, config) for one in findings for name in one.settings)
 
 
 @pytest.mark.slow
@@ -68,13 +75,17 @@ def is_section(page: str) -> bool:
     return section in [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings]
 
 
-def is_setting(name: str) -> bool:
-    """Whether the reference of the configuration has the section or the field."""
-    section, _, field = name.partition(".")
-    if section not in Config.model_fields:
-        return False
-    text = (DOCS / "configuration.md").read_text()
-    return not field or f"`{field}`" in text or f"[{name}]" in text
+def is_setting(name: str, config: Config) -> bool:
+    """Whether a run of this configuration may have the section or the field."""
+    parts = tuple(name.split("."))
+    kind = "games" if config.program is None else config.program.type
+    named = [one for one in config_fields() if one.written == parts]
+    if parts[0] == "program":
+        named = [one for one in named if one.path[1] == kind]
+    tops = [one.info for one in config_fields() if one.path == parts[:1]]
+    facts = [fact for info in [*tops, *(one.info for one in named)] for fact in info.metadata]
+    refused = [fact for fact in facts if fact in (FOR_GAMES, FOR_PROGRAMS) and not fact.holds(config.program)]
+    return bool(named) and not refused
 
 
 def test_the_command_prints_what_stands_out_and_ends_with_status_3(wrong, capsys, monkeypatch):
@@ -99,7 +110,7 @@ def test_the_json_of_a_run_has_every_finding_with_its_figure_page_and_settings(w
     }
     assert (finding["cause"], finding["figure"], finding["updates"]) == ("no advantage", 1.0, [3, 4])
     assert is_section(finding["page"])
-    assert all(map(is_setting, finding["settings"]))
+    assert finding["settings"] == ["program.path", "program.options", "credit.type"]
 
 
 def test_damaged_files_are_named_and_the_rest_is_diagnosed(wrong, tmp_path):
@@ -135,6 +146,120 @@ def run_of(place: Path, lines: list[dict[str, float]], config: str = "seed = 1\n
     metrics = "".join(json.dumps({"step": n, **line}) + "\n" for n, line in enumerate(lines, start=1))
     (place / "metrics.jsonl").write_text(metrics)
     return place
+
+
+SIDES = ("player_0", "player_1")
+FAULTY = {
+    **{f"answers/entropy_estimate/{role}": 1.0 for role in SIDES},
+    **{f"answers/cut_share/{role}": 1.0 for role in SIDES},
+    **{f"answers/zero_advantage_share/{role}": 1.0 for role in SIDES},
+    **{f"learner/{name}": 1.0 for name in ("mismatch", "stale_mismatch", "clip_fraction")},
+    "learner/correction_masked": 1.0,
+    "learner/grad_norm": 0.0,
+    "accounts/failed": 9.0,
+    "accounts/started": 9.0,
+}
+"""What stands out whatever is played."""
+OF_PROGRAM = {
+    f"{REWARD_OF}player_0": 0.0,
+    "program/group_size": 2.0,
+    "program/equal_group_share": 1.0,
+    "program/rewarded_without_step/player_1": 1.0,
+}
+OF_GAMES = {"collection-kuhn_poker/Invalid Move Rate": 1.0, "collection-kuhn_poker/Draw Rate": 1.0}
+KINDS = {
+    "games": {},
+    "debate": {"type": "debate", "topics": ["Cats are better"]},
+    "proofs": {"type": "proofs", "claims": {"type": "arithmetic_claims"}},
+    "proposer_solver": {"type": "proposer_solver"},
+    "python": {"type": "python", "path": "program.py:Asking"},
+    "questions": {"type": "questions", "questions": "arithmetic"},
+    "verifiers": {"type": "verifiers", "taskset": "kuhn-poker"},
+}
+
+
+def config_of(program: dict[str, object], **sections: object) -> Config:
+    return validated({"program": program, **sections} if program else {"envs": [{"id": "kuhn_poker"}]})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_setting_that_a_finding_names_is_one_of_a_run_of_its_kind(kind, tmp_path):
+    config = config_of(KINDS[kind])
+    line = FAULTY | (OF_GAMES if kind == "games" else OF_PROGRAM)
+    ends = [line, line | {f"answers/entropy_estimate/{role}": 0.0 for role in SIDES}]
+    run = run_of(tmp_path, [one for one in ends for _ in range(10)], dump_config(config))
+    for update in (0, 20):
+        write_evaluation(run / "evaluation", update, "right", MeasureResult("right", [1.0, 0.0]))
+    findings = found_in(run)
+    assert len(findings) > 8
+    assert {name for one in findings for name in one.settings if not is_setting(name, config)} == set()
+    assert all(one.page == "" or is_section(one.page) for one in findings)
+
+
+def tuned(place: Path, **faulty: object) -> Path:
+    """Write a run through fine-tuning jobs of two iterations, in which nothing stands out."""
+    files = RunFiles(run_of(place, [], dump_config(config_of(KINDS["proofs"], finetune={}))))
+    write_json(files.state, State(2, "done"))
+    healthy = {
+        "jobs": [JobState(one, "verifier", f"job-{one}", "succeeded", f"model-{one}") for one in (0, 1)],
+        "metrics": {
+            "verifier.retry_proportion": 0.1,
+            "verifier.token_limit_proportion": 0.1,
+            "verifier.std_episode_reward": 0.5,
+            **{f"decisions/train/{truth}/{one}": 20.0 for truth in ("right", "wrong") for one in VERDICTS},
+        },
+        "accuracy": ([1.0, 0.0] * 20, [1.0, 1.0] * 20),
+        "no decision": ([0.0] * 40, [0.0] * 40),
+    }
+    made = healthy | faulty
+    write_json(files.job_states, made["jobs"])
+    lines = [{**healthy["metrics"], **made["metrics"], "step": one, "iteration": one} for one in (0, 1)]
+    files.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for measure in ("accuracy", "no decision"):
+        for iteration, values in enumerate(made[measure]):
+            write_evaluation(files.evaluation, iteration, measure, MeasureResult(measure, values))
+    return place
+
+
+VERDICTS = ("accept", "reject")
+FEW = [JobState(one, "verifier", INSUFFICIENT_DATA_JOB, "") for one in (0, 1)]
+OF_JOBS = {
+    "nothing to imitate/verifier": {"jobs": FEW},
+    "job failed/verifier": {"jobs": [JobState(1, "verifier", "job", "failed", None, "no room")]},
+    "no verdict": {"no decision": ([0.0] * 40, [1.0] * 40)},
+    "one verdict": {"metrics": {f"decisions/train/{truth}/reject": 0.0 for truth in ("right", "wrong")}},
+    "became worse/accuracy": {"accuracy": ([1.0] * 40, [0.0] * 40)},
+    "invalid answers/verifier": {"metrics": {"verifier.retry_proportion": 3.0}},
+    "cut/verifier": {"metrics": {"verifier.token_limit_proportion": 0.9}},
+    "alike/verifier": {"metrics": {"verifier.std_episode_reward": 0.0}},
+}
+
+
+@pytest.mark.parametrize("cause", OF_JOBS)
+def test_a_fault_of_a_run_of_fine_tuning_jobs_is_found(cause, tmp_path):
+    (found,) = found_in(tuned(tmp_path, **OF_JOBS[cause]))
+    assert found.cause == cause
+    config = load_config(str(tmp_path / "config.toml"), {})
+    assert all(is_setting(name, config) for name in found.settings)
+    assert is_section(found.page)
+
+
+def test_nothing_stands_out_in_a_healthy_run_of_fine_tuning_jobs(tmp_path, capsys):
+    assert main(["doctor", str(tuned(tmp_path))]) == 0
+    assert "after iteration 2" in capsys.readouterr().out
+
+
+def test_games_of_libraries_are_not_advised_to_use_examples_that_no_template_has(tmp_path):
+    line = {"answers/cut_share/player_0": 1.0}
+    for game, advised in (("kuhn_poker", True), ("pettingzoo:chess_v6", False)):
+        lines = [{**line, f"collection-{game}/Invalid Move Rate": 1.0}] * 10
+        for found in found_in(run_of(tmp_path, lines)):
+            assert ("few-shot" in found.advice or "fewshot" in found.advice) is advised
+
+
+def test_what_is_measured_over_several_updates_is_not_said_to_be_seen_in_each(tmp_path):
+    found = found_in(run_of(tmp_path, [{"learner/mismatch": 0.1}] * 20))
+    assert [one.where() for one in found] == ["over updates 11 to 20"]
 
 
 INVALID = "collection-kuhn_poker/Invalid Move Rate"

@@ -224,6 +224,9 @@ def export(
 
         found = export_rollouts(run, out, partial(print, file=sys.stderr))
         print(f"wrote {out}: {found.rows:,} rows, {found.rollouts:,} rollouts, {found.updates:,} updates")
+        if found.played > found.rollouts:
+            kept = f"a run keeps {found.logged:,} of an update (tracking.games_logged) and those that failed"
+            print(f"note: {found.played:,} were played; {kept}", file=sys.stderr)
     elif verifiers:
         _refuse("--verifiers", {**of_model, "--payoffs": payoffs, "--checkpoint": checkpoint})
         from sparring.commands.export_verifiers import export_verifiers

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparring.collection.rollout_log import AdvantageLog
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.files import Epoch, finish_replacements, remove_directory
 from sparring.run.adapter_versions import AdapterVersions
@@ -34,7 +35,7 @@ class LearnerService(PolicyLearners):
         started: the policies that start from an adapter; the others play as the base model until their first
             update.
         may_start_again: the policies that :meth:`start_again` is for.
-        limits: see :class:`PolicyLearners`.
+        limits, log: see :class:`PolicyLearners`.
 
     Raises InputError if the saved updates are damaged or do not fit.
     """
@@ -48,12 +49,13 @@ class LearnerService(PolicyLearners):
         started: Collection[str] = (),
         may_start_again: Collection[str] = (),
         limits: AnswerLimits | None = None,
+        log: AdvantageLog | None = None,
         epoch: Epoch | None = None,
     ) -> None:
         run = RunDirectory(directory)
         run.epoch = epoch
         run.check_epoch()
-        super().__init__(group.learners, run, base_name, may_start_again, limits)
+        super().__init__(group.learners, run, base_name, may_start_again, limits, log)
         self.group = group
         self.files = AdapterVersions(self.learners, run, base_name, started, group.compute)
         self._unsaved: int | None = None

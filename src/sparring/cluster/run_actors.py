@@ -35,6 +35,7 @@ from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
+from sparring.collection.rollout_log import AdvantageLog
 from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core.adapters import AdapterRef
@@ -116,6 +117,7 @@ def build_learner(
         started=list(config.start),
         may_start_again=[] if config.league is None else config.league.exploiters,
         limits=answer_limits(config),
+        log=AdvantageLog(run / "batches") if config.buffer.log_batches else None,
         epoch=epoch,
     )
 

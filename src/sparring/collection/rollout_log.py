@@ -4,7 +4,7 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,32 @@ class BatchLog:
 
     def _path(self, number: int) -> Path:
         return self.directory / f"batch-{number:06d}.jsonl.gz"
+
+
+class AdvantageLine(msgspec.Struct):
+    """What a critic thought of an answer: the advantage that it was learned with, in the learner's unit.
+
+    ``step_index`` is the place of the answer among those of its role, as in a :class:`BatchLine`.
+    """
+
+    rollout_id: str
+    role_id: str
+    step_index: int
+    advantage: float
+
+
+class AdvantageLog:
+    """Writes the advantages that critics give in an update to ``directory/advantages-000012.jsonl.gz``."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def write(self, update: int, lines: Iterable[AdvantageLine]) -> None:
+        """Write those of an update, counted from 1; nothing without any."""
+        if content := b"".join(msgspec.json.encode(line) + b"\n" for line in lines):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            path = self.directory / f"advantages-{update:06d}.jsonl.gz"
+            write_file(path, gzip.compress(content, compresslevel=1, mtime=0))
 
 
 def reward_stages(step: Step) -> dict[str, float]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from sparring.collection import RolloutLog
+from sparring.collection.sinks import read_metrics
 from sparring.commands.rollout_rows import COLUMNS, Row, rows_of
-from sparring.config.loading import load_config
+from sparring.config import Config, load_config
 from sparring.core import InputError, SparringError
 from sparring.core.errors import imported
 from sparring.core.files import replaced_users_file
@@ -25,11 +26,17 @@ MOST_NAMED = 20
 
 
 class Exported(NamedTuple):
-    """The numbers of rows, rollouts and updates that were written."""
+    """The numbers of rows, rollouts and updates that were written, and how many rollouts were played.
+
+    A run logs ``tracking.games_logged`` of an update, ``logged``, and every failed one. ``played`` is 0 where
+    the run's metrics do not say.
+    """
 
     rows: int
     rollouts: int
     updates: int
+    played: int
+    logged: int
 
 
 def export_rollouts(name: str, out: Path, say: Callable[[str], None]) -> Exported:
@@ -51,11 +58,12 @@ def export_rollouts(name: str, out: Path, say: Callable[[str], None]) -> Exporte
     log = RolloutLog(run.rollouts)
     if not log.steps():
         raise InputError("RUN", f"{name} has logged no rollouts", "Name a run that has played an update")
+    config = load_config(str(run.config_file), {})
     rows = rollouts = damaged = 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_users_file(out) as file, _written_to(file) as add:
-            for found in _rows_by_rollout(run, log, add):
+            for found in _rows_by_rollout(run, config, log, add):
                 if isinstance(found, int):
                     rows, rollouts = rows + found, rollouts + 1
                     continue
@@ -66,14 +74,18 @@ def export_rollouts(name: str, out: Path, say: Callable[[str], None]) -> Exporte
         raise SparringError(f"{out} cannot be written ({error})") from error
     if damaged > MOST_NAMED:
         say(f"left out: {damaged - MOST_NAMED} more damaged lines")
-    return Exported(rows, rollouts, len(log.steps()))
+    return Exported(rows, rollouts, len(log.steps()), _played(run), config.tracking.games_logged)
+
+
+def _played(run: RunDirectory) -> int:
+    last = (read_metrics(run.metrics_file) or [{}])[-1]
+    return sum(int(last.get(f"accounts/{name}", 0)) for name in ("finished", "failed"))
 
 
 def _rows_by_rollout(
-    run: RunDirectory, log: RolloutLog, add: Callable[[list[Row]], None]
+    run: RunDirectory, config: Config, log: RolloutLog, add: Callable[[list[Row]], None]
 ) -> Iterator[int | InputError]:
     """Add all rollouts of a run; yield each one's number of rows, and for a damaged line its error."""
-    config = load_config(str(run.config_file), {})
     batches = BatchRewards(
         run.path,
         has_buffer=config.uses_buffer,

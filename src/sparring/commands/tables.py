@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted
 from sparring.evaluation.best_response import Exploited
-from sparring.evaluation.figures import Figure, figures_of
+from sparring.evaluation.figures import ALL_EQUAL, Figure, figures_of
 from sparring.evaluation.kept_value import KeptValue
 from sparring.evaluation.results import (
     UNPLAYABLE_NOTE,
@@ -113,4 +113,5 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
 
 
 def _gain_text(number: Interval) -> str:
-    return f"{number.mid:+.3f} ± {number.high - number.mid:.3f}"
+    spread = f"± {number.high - number.mid:.3f}" if number.high > number.mid else f"({ALL_EQUAL})"
+    return f"{number.mid:+.3f} {spread}"

@@ -4,11 +4,12 @@ To add an algorithm, add its settings class here and to :data:`Algorithm`, and w
 ``made_by`` names. torch must not load with the configuration, so that class is named, not imported.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
+from sparring.config.base import ClassPath, Name, Rule, Settings, at_field, with_own_type
 from sparring.config.facts import CLASS_FILE, Only
 
 Regulariser = Literal["none", "uniform", "base", "reference"]
@@ -113,12 +114,14 @@ class LossSettings(WeightedSettings):
         """The weight of the regulariser at the first and at the last update; 0 if there is none."""
         return (0.0, 0.0) if self.regulariser == "none" else super().regulariser_ends
 
-    @model_validator(mode="after")
-    def _one_purpose(self) -> Self:
+    def rules(self) -> Iterable[Rule]:
+        """No two settings have one purpose."""
+        return (self._one_purpose,)
+
+    def _one_purpose(self) -> None:
         if self.kl_weight and self.regulariser == self.kl_to:
             problem = f"{self.regulariser} is the model of kl_weight too"
             raise at_field(problem, "Set one of the two: none, or a kl_weight of 0", "regulariser")
-        return self
 
     @property
     def compared_with(self) -> set[str]:
@@ -159,8 +162,11 @@ class CorrectedSettings(LossSettings):
     kpop_threshold: Annotated[float, Only("correction", ("kpop",))] = Field(default=2.0, ge=1e-9, le=1e6)
     """KL divergence between engine and learner, in nats, above which `kpop` leaves out a token."""
 
-    @model_validator(mode="after")
-    def _keeps_tokens_that_agree(self) -> Self:
+    def rules(self) -> Iterable[Rule]:
+        """As the base's; a correction keeps tokens on which engine and learner agree."""
+        return (*super().rules(), self._keeps_tokens_that_agree)
+
+    def _keeps_tokens_that_agree(self) -> None:
         most, least = self.max_importance_weight, self.min_importance_weight
         if self.correction in ("mis", "icepop") and most < 1:
             problem = f"must be at least 1 with {self.correction} (got {most:g})"
@@ -168,7 +174,6 @@ class CorrectedSettings(LossSettings):
         if self.correction == "icepop" and least > 1:
             problem = f"must be at most 1 with icepop (got {least:g})"
             raise at_field(problem, "Choose 1 or less", "min_importance_weight")
-        return self
 
 
 class ReinforceSettings(CorrectedSettings):

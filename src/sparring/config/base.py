@@ -3,14 +3,18 @@
 import re
 import unicodedata
 from collections import Counter
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from sparring.core.adapters import RESERVED, is_reserved
 from sparring.core.own_code import CLASS_PATH, is_class_path
 
+Rule = Callable[[], object]
+FIELDS_ONLY = "fields only"
+"""The context of a validation that leaves out the rules between fields."""
 _CONTROL = ("Cc", "Zl", "Zp")
 """Unicode's categories of control characters, and of the separators of lines and paragraphs."""
 _LONGEST_FILE_NAME = 255
@@ -104,3 +108,17 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    def rules(self) -> Iterable[Rule]:
+        """Return the rules between fields: functions that raise what ``at_field`` returns, or an InputError.
+
+        A rule may rely on those before it. Where some fields are wrong, they are not there to be read.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _keeps_rules(self, info: ValidationInfo) -> Self:
+        if info.context is not FIELDS_ONLY:
+            for rule in self.rules():
+                rule()
+        return self

@@ -1,14 +1,15 @@
 """Config: the whole configuration of a run, and the rules between its sections."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from sparring.config.algorithms import OverAnswersSettings
-from sparring.config.base import Name, Settings
-from sparring.config.facts import ADAPTER, FOR_GAMES, FOR_PROGRAMS, Only, without_effect_by_facts
+from sparring.config.base import Name, Rule, Settings
+from sparring.config.facts import ADAPTER, FOR_GAMES, FOR_PROGRAMS, Only, facts_of, reason_in_vain
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.league import LeagueSettings
 from sparring.config.learning import LearningSettings
@@ -134,30 +135,31 @@ class Config(Settings):
             update={"envs": [_answering_as_the_run(env, info) for env in evaluation.envs]}
         )
 
-    @model_validator(mode="after")
-    def _sections_fit(self) -> "Config":
-        _ = [*without_effect_by_facts(self)]  # refuses what is set in vain
-        if isinstance(self.play, Games):
-            self._check_games()
-        elif any(isinstance(one, GameRange) for one in self.rewards.final):
-            raise InputError("rewards.final", f"game_range {FOR_GAMES.why}", "Leave it out")
-        if self.league is not None:
-            self._check_league(self.league)
-        if self.population.sample_mode == "meta-nash":
-            self._check_payoffs()
-        self._check_rewards()
+    def rules(self) -> Iterable[Rule]:
+        """Nothing is set in vain, and the sections fit together."""
+        return (
+            *(partial(reason_in_vain, self, *where) for where in facts_of(self, Only)),
+            *(self._check_games, self._check_league, self._check_payoffs, self._check_rewards),
+            *(self._check_policies, self._check_evaluated, self._check_engine, self._check_thoughts),
+            *(self._check_names, self._check_tasks, self._check_buffer),
+        )
+
+    def _check_policies(self) -> None:
         self.check_policies(self.policies if isinstance(self.play, Games) else [])
-        for place, game in enumerate(self.evaluation.envs):
-            self._check_evaluated(f"evaluation.envs.{place}.policies", game)
-        self._check_engine()
+
+    def _check_names(self) -> None:
         check_each_once(self.envs)
         check_each_once(self.evaluation.envs)
-        self._check_tasks()
+
+    def _check_buffer(self) -> None:
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
             raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
-        return self
 
     def _check_games(self) -> None:
+        if not isinstance(self.play, Games):
+            if any(isinstance(one, GameRange) for one in self.rewards.final):
+                raise InputError("rewards.final", f"game_range {FOR_GAMES.why}", "Leave it out")
+            return
         if not self.envs:
             fix = 'Add [[envs]] with id = "kuhn_poker"'
             raise InputError("envs", "is missing, so there is no game to play", fix)
@@ -165,7 +167,10 @@ class Config(Settings):
             problem = "every seat is in [frozen], so nothing is trained"
             raise InputError("envs.policies", problem, "Name a policy that is not")
 
-    def _check_league(self, league: LeagueSettings) -> None:
+    def _check_league(self) -> None:
+        league = self.league
+        if league is None:
+            return
         if frozen := self.frozen.keys() & league.players.keys():
             problem = f"{min(frozen)} is in [frozen], but every player is trained"
             raise InputError("league.players", problem, "Rename one of them")
@@ -178,6 +183,8 @@ class Config(Settings):
 
     def _check_payoffs(self) -> None:
         """Check that the members of the pool have payoffs against each other."""
+        if self.population.sample_mode != "meta-nash":
+            return
         large = [env for env in self.envs if env.num_players != 2]
         if not isinstance(self.play, Games):
             problem = "games between the pool's members, but a program is played"
@@ -247,13 +254,15 @@ class Config(Settings):
                 raise InputError("credit.normalize", divides, f"Set it to false, or {returns}")
             raise InputError("credit.type", f"{self.credit.type} {divides}", f"Choose grpo, or {returns}")
 
-    def _check_evaluated(self, field: str, game: GameSettings) -> None:
-        policies = self._policies_in(game)
-        unknown = {*policies} - {*self.policies, *self.frozen}
-        if unknown or not policies:
-            seats = f"the {game.num_players} seats of {game.name}"
-            problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
-            raise InputError(field, problem, f"Name one for each seat: {', '.join(self.policies)}")
+    def _check_evaluated(self) -> None:
+        for place, game in enumerate(self.evaluation.envs):
+            policies = self._policies_in(game)
+            unknown = {*policies} - {*self.policies, *self.frozen}
+            if unknown or not policies:
+                seats = f"the {game.num_players} seats of {game.name}"
+                problem = f"there is no policy {min(unknown)}" if unknown else f"who plays {seats} is open"
+                fix = f"Name one for each seat: {', '.join(self.policies)}"
+                raise InputError(f"evaluation.envs.{place}.policies", problem, fix)
 
     def _check_tasks(self) -> None:
         check_labels_differ(self.evaluation.tasks)
@@ -280,16 +289,18 @@ class Config(Settings):
             problem = "a base of four bits cannot be shared among learners"
             fix = "Leave out model.quantization or ray.shard_base"
             raise InputError("model.quantization", problem, fix)
+
+    def _check_thoughts(self) -> None:
         longest = self.inference.max_tokens
-        self._check_thoughts("inference", self.inference.max_reasoning, longest)
+        self._check_thought("inference", self.inference.max_reasoning, longest)
         for games in (self.envs, self.evaluation.envs):
             for place, game in enumerate(games):
                 field = f"{game.section}.{place}"
-                self._check_thoughts(field, game.max_reasoning, game.max_tokens or longest)
+                self._check_thought(field, game.max_reasoning, game.max_tokens or longest)
         for name, role in self.roles.items():
-            self._check_thoughts(f"roles.{name}", role.max_reasoning, role.max_tokens)
+            self._check_thought(f"roles.{name}", role.max_reasoning, role.max_tokens)
 
-    def _check_thoughts(self, field: str, most: int | None, max_tokens: int | None) -> None:
+    def _check_thought(self, field: str, most: int | None, max_tokens: int | None) -> None:
         """Raise an InputError unless a thought that is ended leaves room for an answer."""
         if most is not None and max_tokens is not None and most >= max_tokens:
             problem = f"{most} leaves nothing of the {max_tokens} tokens of max_tokens for what is said"

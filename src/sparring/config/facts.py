@@ -88,18 +88,29 @@ def without_effect_by_facts(config: Settings) -> Iterator[tuple[str, str]]:
     Raises:
         InputError: it is set, and that is refused.
     """
-    for place, section, name, fact in _facts(config, Only):
-        is_own = fact.other in type(section).model_fields
-        value = reduce(getattr, fact.other.split("."), section if is_own else config)
-        if fact.holds(value):
-            continue
-        field, other = _joined(place, name), _joined(place, fact.other) if is_own else fact.other
-        reason = fact.why or f"{other} is {json.dumps(value)}"
-        if fact.refused and getattr(section, name) != type(section).model_fields[name].default:
-            wanted = f"Set that to {json.dumps(fact.values[0])}" if len(fact.values) == 1 else "Change that"
-            problem = fact.why or f"has no effect, because {reason}"
-            raise InputError(field, problem, fact.fix if fact.why else f"{wanted}, or leave this out")
-        yield field, reason
+    for where in facts_of(config, Only):
+        field, reason = reason_in_vain(config, *where)
+        if reason:
+            yield field, reason
+
+
+def reason_in_vain(config: Settings, place: str, section: Settings, name: str, fact: Only) -> tuple[str, str]:
+    """Return a field of a section and why it has no effect; an empty reason if it has.
+
+    Raises:
+        InputError: it is set in vain, and that is refused.
+    """
+    is_own = fact.other in type(section).model_fields
+    value = reduce(getattr, fact.other.split("."), section if is_own else config)
+    field, other = joined(place, name), joined(place, fact.other) if is_own else fact.other
+    if fact.holds(value):
+        return field, ""
+    reason = fact.why or f"{other} is {json.dumps(value)}"
+    if fact.refused and getattr(section, name) != type(section).model_fields[name].default:
+        wanted = f"Set that to {json.dumps(fact.values[0])}" if len(fact.values) == 1 else "Change that"
+        problem = fact.why or f"has no effect, because {reason}"
+        raise InputError(field, problem, fact.fix if fact.why else f"{wanted}, or leave this out")
+    return field, reason
 
 
 def check_packages(settings: Settings, root: str = "") -> None:
@@ -107,23 +118,26 @@ def check_packages(settings: Settings, root: str = "") -> None:
 
     ``root`` is the name of the section; empty for the whole configuration.
     """
-    for place, section, name, fact in _facts(settings, Needs, root):
+    for place, section, name, fact in facts_of(settings, Needs, root):
         value = getattr(section, name)
         is_needed = value in fact.values if fact.values else bool(value)
         if is_needed:
-            check_installed(_joined(place, name), fact.extra, fact.package)
+            check_installed(joined(place, name), fact.extra, fact.package)
 
 
-def _facts(settings: Settings, kind: type[Fact], root: str = "") -> Iterator[tuple[str, Settings, str, Fact]]:
+def facts_of(
+    settings: Settings, kind: type[Fact], root: str = ""
+) -> Iterator[tuple[str, Settings, str, Fact]]:
     """Yield the facts of every field with the section's name, the section and the field's name."""
-    for place, section in _sections(root, settings):
+    for place, section in sections_of(root, settings):
         for name, info in type(section).model_fields.items():
             for fact in info.metadata:
                 if isinstance(fact, kind):
                     yield place, section, name, fact
 
 
-def _sections(place: str, settings: Any) -> Iterator[tuple[str, Settings]]:
+def sections_of(place: str, settings: Any) -> Iterator[tuple[str, Settings]]:
+    """Yield the settings at a place, and all sections within them, each with its place."""
     inner: Iterable[tuple[Any, Any]] = ()
     if isinstance(settings, Settings):
         yield place, settings
@@ -133,8 +147,9 @@ def _sections(place: str, settings: Any) -> Iterator[tuple[str, Settings]]:
     elif isinstance(settings, list):
         inner = enumerate(settings)
     for name, value in inner:
-        yield from _sections(_joined(place, name), value)
+        yield from sections_of(joined(place, name), value)
 
 
-def _joined(place: str, name: Any) -> str:
+def joined(place: str, name: Any) -> str:
+    """Return the dotted name of what is at a place."""
     return f"{place}.{name}" if place else str(name)

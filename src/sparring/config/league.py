@@ -1,10 +1,11 @@
 """A league: policies with roles, which learn from each other and from each other's frozen copies."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sparring.config.base import PolicyName, Settings, at_field
+from sparring.config.base import PolicyName, Rule, Settings, at_field
 from sparring.config.play import EnvSettings
 from sparring.core import InputError
 from sparring.core.play import LeagueRole
@@ -47,17 +48,21 @@ class LeagueSettings(Settings):
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """An exploiter is frozen after this many updates, however well it plays."""
 
-    @model_validator(mode="after")
-    def _players_are_possible(self) -> "LeagueSettings":
+    def rules(self) -> Iterable[Rule]:
+        """There are players with seats, and shares of games that add up."""
+        return (self._players_are_possible, self._shares_add_up)
+
+    def _players_are_possible(self) -> None:
         if not self.players:
             raise InputError("league.players", "is empty", 'Add [league.players.default] with role = "main"')
         for name, player in self.players.items():
             if len({*player.seats}) != len(player.seats) or not player.seats:
                 problem = f"{player.seats} are not seats of a game for two"
                 raise InputError(f"league.players.{name}.seats", problem, "Give [0], [1] or [0, 1]")
+
+    def _shares_add_up(self) -> None:
         if self.self_play + self.forgotten > 1:
             raise at_field("and league.self_play are together more than 1", "Lower one of them", "forgotten")
-        return self
 
     @property
     def mains(self) -> list[str]:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.problems import problems_in
 from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
+from sparring.config.validation import problems_with, validated
 from sparring.core import InputError
 
 PRESETS = "presets"
@@ -39,26 +38,18 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
     Raises:
         InputError: the file, preset or recipe does not exist, it is not TOML, or a field is wrong.
     """
-    data = _read_data(source, overrides, recipe)
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise problems_in(error, data)[0] from error
+    return validated(_read_data(source, overrides, recipe))
 
 
 def config_problems(
     source: str, overrides: Mapping[str, str | None], recipe: str | None = None
 ) -> list[InputError]:
-    """Return what is wrong with a configuration that ``load_config`` refuses: all fields that are wrong by
-    themselves, or else the first rule between fields that it breaks."""
+    """Return everything that is wrong with a configuration; ``load_config`` raises the first of it."""
     try:
         data = _read_data(source, overrides, recipe)
-        Config.model_validate(data)
     except InputError as error:
         return [error]
-    except ValidationError as error:
-        return problems_in(error, data)
-    return []
+    return problems_with(data)
 
 
 def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | None) -> dict[str, Any]:

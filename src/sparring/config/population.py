@@ -1,11 +1,12 @@
 """The opponents in training and in evaluations, and PSRO."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from sparring.config.base import Name, Names, Settings, at_field
+from sparring.config.base import Name, Names, Rule, Settings, at_field
 from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
 from sparring.config.play import MODES_WITH_OPPONENTS, EvaluatedGameSettings
 from sparring.config.sampling import SamplingSettings
@@ -74,11 +75,12 @@ class PopulationSettings(Settings):
             raise at_field(f"[{low}, {high}] is not a range of lags", "Give a range such as [1, 7]")
         return lag_range
 
-    @model_validator(mode="after")
-    def _fixed_opponents_fit(self) -> "PopulationSettings":
+    def rules(self) -> Iterable[Rule]:
+        """Fixed opponents are named, and what names them fits."""
+        return (self._fixed_opponents_fit,) if self.sample_mode == "fixed" else ()
+
+    def _fixed_opponents_fit(self) -> None:
         names = self.fixed_opponents
-        if self.sample_mode != "fixed":
-            return self
         if not names:
             problem = 'is empty, but sample_mode "fixed" draws from it'
             raise at_field(problem, 'Name opponents: ["random"]', "fixed_opponents")
@@ -89,7 +91,6 @@ class PopulationSettings(Settings):
             raise at_field(problem, "Give each opponent a weight", "weights")
         if self.weights and not any(self.weights):
             raise at_field("must not all be 0", "Correct them", "weights")
-        return self
 
 
 class EvaluationSettings(Settings):

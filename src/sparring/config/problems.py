@@ -40,12 +40,23 @@ def problems_in(error: ValidationError, data: Mapping[str, Any]) -> list[InputEr
     return [*problems.values()]
 
 
-def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
-    location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+def wrong_places(error: ValidationError, data: Mapping[str, Any]) -> list[tuple[Location, bool]]:
+    """Return where ``data`` is wrong, and whether that is because there is no such field."""
+    return [
+        (tuple(path_in(_location(detail), data)), detail["type"] == "extra_forbidden")
+        for detail in error.errors(include_url=False)
+    ]
+
+
+def _location(detail: ErrorDetails) -> Location:
+    location, field = detail["loc"], detail.get("ctx", {}).get("field")
     if location and location[-1] == _KEY:
         location = location[:-2]
-    if context.get("field"):
-        location = (*location, context["field"])
+    return (*location, field) if field else location
+
+
+def _input_error(detail: ErrorDetails, data: Mapping[str, Any]) -> InputError:
+    location, kind, context = _location(detail), detail["type"], detail.get("ctx", {})
     for end in range(1, len(location) + 1):
         if fact := _refused(location[:end], data.get("program")):
             return InputError(dotted(location[:end], data), fact.why, fact.fix)
@@ -118,22 +129,36 @@ def _wrong_tag(detail: ErrorDetails, field: str) -> InputError:
 
 def dotted(location: Location, data: Mapping[str, Any]) -> str:
     """Return a location as the user writes it, without the types with which pydantic distinguishes tables."""
-    parts = []
+    return ".".join(_cut(str(part)) for part in path_in(location, data))
+
+
+def path_in(location: Location, data: Mapping[str, Any]) -> list[int | str]:
+    """Return a location without the types with which pydantic distinguishes tables, or kinds of values."""
+    parts: list[int | str] = []
     node: Any = data
     was_type = False
     for depth, part in enumerate(location):
+        if _is_kind(part, node):
+            continue
         may_be_type = depth < len(location) - 1 and isinstance(node, dict) and not was_type
         was_type = may_be_type and (node["type"] == part if "type" in node else part not in node)
         if was_type:
             continue  # which may also be the name of a field
-        parts.append(_cut(str(part)))
+        parts.append(part)
         if isinstance(node, dict):
             node = node.get(part)
         elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
             node = node[part]
         else:
             node = None
-    return ".".join(parts)
+    return parts
+
+
+def _is_kind(part: int | str, value: Any) -> bool:
+    """Whether a part of a location stands for a kind of value, because the value has no such entry."""
+    if isinstance(value, list | tuple):
+        return isinstance(part, str)
+    return not (value is None or isinstance(value, dict))
 
 
 def _pattern(location: Location) -> tuple[str, ...]:

@@ -1,11 +1,22 @@
 """Programs: conversations between several roles, which replace games; and the adapters that play in a run."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sparring.config.base import ClassPath, FilePath, Name, PolicyName, Settings, Texts, ThoughtTags, at_field
+from sparring.config.base import (
+    ClassPath,
+    FilePath,
+    Name,
+    PolicyName,
+    Rule,
+    Settings,
+    Texts,
+    ThoughtTags,
+    at_field,
+)
 from sparring.config.facts import CLASS_FILE, Needs, Only
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
@@ -80,8 +91,11 @@ class DebateSettings(ProgramSettings):
     evaluation_debates: int = Field(default=32, ge=1, le=10_000_000)
     """Number of debates in each evaluation."""
 
-    @model_validator(mode="after")
-    def _topics_differ(self) -> "DebateSettings":
+    def rules(self) -> Iterable[Rule]:
+        """No motion stands twice."""
+        return (self._topics_differ,)
+
+    def _topics_differ(self) -> None:
         seen: dict[str, str] = {}
         for field, topics in (("topics", self.topics), ("evaluation_topics", self.evaluation_topics or [])):
             for topic in topics:
@@ -91,7 +105,6 @@ class DebateSettings(ProgramSettings):
                 if words in seen:
                     raise at_field(f"{topic[:60]!r} is in {seen[words]} already", "Name it once", field)
                 seen[words] = field
-        return self
 
 
 class QuestionsSettings(ScoreSettings, ProgramSettings):

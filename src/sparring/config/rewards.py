@@ -1,10 +1,11 @@
 """From rewards to the learner: transforms, credit and the replay buffer."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sparring.config.base import ClassPath, Name, Settings, at_field, with_own_type
+from sparring.config.base import ClassPath, Name, Rule, Settings, at_field, with_own_type
 from sparring.config.facts import CLASS_FILE, Only
 from sparring.core.credit.assigners import Grouping
 
@@ -200,11 +201,13 @@ class CreditSettings(Settings):
 
     _with_type = model_validator(mode="before")(with_own_type)
 
-    @model_validator(mode="after")
-    def _a_class_of_ones_own_has_a_path(self) -> "CreditSettings":
+    def rules(self) -> Iterable[Rule]:
+        """A class of one's own has a path."""
+        return (self._a_class_of_ones_own_has_a_path,)
+
+    def _a_class_of_ones_own_has_a_path(self) -> None:
         if self.type == "python" and self.path is None:
             raise at_field("is missing", "Name a file and a class: my_credit.py:MyCredit", "path")
-        return self
 
     @property
     def keeps_unit(self) -> bool:

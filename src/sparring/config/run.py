@@ -1,10 +1,11 @@
 """The run's directory, what is logged in addition, and how it is spread over a Ray cluster."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sparring.config.base import FilePath, Line, Name, Settings, at_field
+from sparring.config.base import FilePath, Line, Name, Rule, Settings, at_field
 from sparring.config.facts import Needs
 
 
@@ -76,11 +77,15 @@ class RaySettings(Settings):
         """Number of inference actors with which a run starts."""
         return self.min_engines or self.engines
 
-    @model_validator(mode="after")
-    def _counts_fit(self) -> "RaySettings":
+    def rules(self) -> Iterable[Rule]:
+        """There are learners among which a base is shared, and no fewer engines than the least."""
+        return (self._learners_share, self._counts_fit)
+
+    def _learners_share(self) -> None:
         if self.shard_base and self.learners == 1:
             raise at_field("is for several learners", "Raise ray.learners, or leave it out", "shard_base")
+
+    def _counts_fit(self) -> None:
         if self.least_engines > self.engines:
             problem = f"{self.min_engines} is more than ray.engines, which is {self.engines}"
             raise at_field(problem, "Lower it, or raise ray.engines", "min_engines")
-        return self

@@ -20,6 +20,8 @@ ACCURACY, CHANGE, SCORE = "accuracy", "change of accuracy", "mean score"
 UNREAD, CUT = "answers that state no answer", "answers cut at the token limit"
 OF_TASKS = (ACCURACY, CHANGE, SCORE, UNREAD, CUT)
 ANY = (-math.inf, math.inf)
+ALL_EQUAL = "all equal"
+"""What stands for the interval of a mean of equal values: they do not say how far others would spread."""
 
 
 class FigureName(NamedTuple):
@@ -74,6 +76,11 @@ class Figure:
     def value(self) -> float:
         """The number itself."""
         return self.interval.mid
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known how exact the number is: not for a mean of equal values."""
+        return self.kind == "exact" or self.interval.high > self.interval.low
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
@@ -135,7 +142,10 @@ def share_text(share: Interval, trials: int) -> str:
 
 def mean_text(number: Interval, count: int) -> str:
     """Return a mean and its interval, or a dash without values."""
-    return "-" if count == 0 else f"{number.mid:+.2f} ({number.low:+.2f} to {number.high:+.2f})"
+    if count == 0:
+        return "-"
+    between = f"{number.low:+.2f} to {number.high:+.2f}" if number.high > number.low else ALL_EQUAL
+    return f"{number.mid:+.2f} ({between})"
 
 
 def figure_text(figure: Figure) -> str:

@@ -69,8 +69,11 @@ class TaskResult:
 
     @property
     def mean_score(self) -> Interval:
-        """The mean score, partial credit included, with a normal interval."""
+        """The mean score, partial credit included, with a normal interval; that of equal scores is Wilson's,
+        which holds for every mean of numbers from 0 to 1."""
         scores = self.answered
+        if len({*scores}) < 2:
+            return wilson_interval(sum(scores), len(scores))
         return mean_interval(len(scores), sum(scores), sum(score * score for score in scores))
 
     @property

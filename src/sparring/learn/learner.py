@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparring.collection.rollout_log import AdvantageLine
 from sparring.config.learning import LearningSettings
 from sparring.config.model import InferenceSettings
 from sparring.core import InputError, SparringError, TrainingRecord, derive_seed
@@ -81,6 +82,8 @@ class Learner:
         self.seed = seed
         self.critic = None if settings.critic is None else Critic(policy, settings.critic)
         algorithm.critic = self.critic
+        self.judged: list[AdvantageLine] = []
+        """What the critic thought of the answers of the last update."""
         self.group = group
         self.version = 0
         self.started = 0
@@ -221,6 +224,10 @@ class Learner:
         answers = [table.answers[place] for place in kept.tolist()]
         judged_3A = np.zeros((3, len(table.answers)))
         judged_3A[:, kept], metrics = critic.judge(answers, values_2A[0, kept].tolist())
+        self.judged = [
+            AdvantageLine(record.rollout_id, record.role_id, answer.turn, float(advantage))
+            for (record, answer), advantage in zip(answers, judged_3A[0, kept], strict=True)
+        ]
         for batch in _packed(epochs):
             own_3R = judged_3A[:, table.places(batch)].astype(np.float32)
             batch.advantage_R, batch.value_R, batch.target_R = own_3R

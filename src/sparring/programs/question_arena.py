@@ -12,7 +12,7 @@ from sparring.core import (
     VerboseLogger,
 )
 from sparring.programs.task_sources import load_questions, scored
-from sparring.programs.tasks import TaskEpisode, hold_out, in_turns
+from sparring.programs.tasks import OwnScores, TaskEpisode, hold_out, in_turns
 
 SOLVER = "Solver"
 FIELD = "program.questions"
@@ -55,7 +55,8 @@ class QuestionArena(Arena):
     async def evaluate(self) -> dict[str, list[float]]:
         """Ask held-out questions, always the same; failed episodes are left out.
 
-        ``held-out score``: one for each question. ``held-out answer stated``: 1, or 0 if there is no answer.
+        ``held-out score``: one for each question. ``held-out answer stated``: 1, or 0 if there is no answer
+        in a form that is read. A score of your own reads whatever is said: ``held-out answer not empty``.
         """
         requests = [
             self.evaluation_request("task", self.task.asked(number), number)
@@ -63,7 +64,8 @@ class QuestionArena(Arena):
         ]
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
         answered = [one for one in rollouts if one.error is None]
+        read = "held-out answer not empty" if isinstance(self.task, OwnScores) else "held-out answer stated"
         return {
             "held-out score": [one.rewards[SOLVER] for one in answered],
-            "held-out answer stated": [float(one.extras["read"] is not None) for one in answered],
+            read: [float(one.extras["read"] is not None) for one in answered],
         }

@@ -45,24 +45,28 @@ def load_fitted(
 def problems_of(
     source: str, overrides: Mapping[str, str], recipe: str | None = None, name: str | None = None
 ) -> list[InputError]:
-    """Return why a run of that ``name`` cannot start, with the arguments of ``load_fitted``."""
-    problems = config_problems(source, overrides, recipe)
-    if not problems:
-        try:
-            config, _ = load_fitted(source, overrides, recipe)
-            if name is not None:
-                named_run_directory(Path(config.run.directory), name)
-            check_config(config)
-        except InputError as error:
-            return [error]
-    return problems
+    """Return why a run of that ``name`` cannot start, with the arguments of ``load_fitted``.
+
+    What is played is looked at only where the configuration is right.
+    """
+    if problems := config_problems(source, overrides, recipe):
+        return problems
+    config, _ = load_fitted(source, overrides, recipe)
+    checks: list[Callable[[], object]] = [partial(check_config, config)]
+    if name is not None:
+        checks.insert(0, partial(named_run_directory, Path(config.run.directory), name))
+    return [error for check in checks if (error := _error(check))]
 
 
 def _problem(check: Callable[[str], None], games: list[str]) -> str:
     """Return why a check fails for one of the games; empty if it passes."""
+    errors = (_error(partial(check, env_id)) for env_id in games)
+    return next((error.problem for error in errors if error), "")
+
+
+def _error(check: Callable[[], object]) -> InputError | None:
     try:
-        for env_id in games:
-            check(env_id)
+        check()
     except InputError as error:
-        return error.problem
-    return ""
+        return error
+    return None

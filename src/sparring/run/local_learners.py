@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparring.collection.rollout_log import AdvantageLog
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.own_code import is_own, own_code
 from sparring.learn.saved_states import newest_whole
@@ -25,7 +26,8 @@ class PolicyLearners:
     """The learners of a run's policies, which share a model.
 
     ``may_start_again`` are the policies that may begin again, whose beginnings are kept in memory. After
-    the first update, the model's notes say which legal answers are longer than ``limits`` allow.
+    the first update, the model's notes say which legal answers are longer than ``limits`` allow. ``log`` gets
+    the advantages that critics give.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class PolicyLearners:
         base_name: str,
         may_start_again: Collection[str] = (),
         limits: AnswerLimits | None = None,
+        log: AdvantageLog | None = None,
     ) -> None:
         self.learners = learners
         self.model = next(iter(learners.values())).policy
         self.directory = directory
         self.base_name = base_name
         self._limits = limits
+        self._log = log
         self._beginnings = {policy: learners[policy].tensors() for policy in may_start_again}
         self._last: dict[str, Any] = {
             "step": 0,
@@ -114,6 +118,9 @@ class PolicyLearners:
             self.model.notes += notes_on_lengths(self._limits, lengths_in(chain(*records.values())))
             self._limits = None
         learned = learn(self.learners, records, self._update)
+        if self._log is not None:
+            self.directory.check_epoch()
+            self._log.write(step, (one for policy in records for one in self.learners[policy].judged))
         before = self._last["trained_records"]
         return {**vars(learned), "step": step, "trained_records": before + learned.trained_records}
 

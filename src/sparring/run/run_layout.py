@@ -32,7 +32,7 @@ _FILES = re.compile(
 )
 _IN_FOLDERS = {
     "rollouts": re.compile(r"step-\d{6,}\.jsonl"),
-    "batches": re.compile(r"batch-\d{6,}\.jsonl\.gz"),
+    "batches": re.compile(r"(batch|advantages)-\d{6,}\.jsonl\.gz"),
     "evaluation": re.compile(r"step-\d{6,}-.+\.jsonl?"),
     "tasks": re.compile(r"step-\d{6,}-.+\.jsonl?"),
 }
@@ -117,7 +117,7 @@ def delete_after(directory: Path, step: int) -> None:
     """Delete the files and directories of later steps, whose names begin like ``step-000012``."""
     files = _IN_FOLDERS.get(directory.name)
     for path in list(directory.glob("*")):
-        number = re.match(r"(?:step|batch)-(\d+)", path.name)
+        number = re.match(r"(?:step|batch|advantages)-(\d+)", path.name)
         if number is None or int(number[1]) <= step:
             continue
         if path.is_dir():

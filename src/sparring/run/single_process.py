@@ -9,6 +9,7 @@ from rich.console import Console
 
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.metrics_log import MetricsLog
+from sparring.collection.rollout_log import AdvantageLog
 from sparring.collection.sinks import further_sinks
 from sparring.config import Config
 from sparring.engine.answering import Engine
@@ -75,7 +76,10 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     log = MetricsLog(name, directory.metrics_file, sinks)
     metrics = RunMetrics(LocalHandle(log))
     exploiters = [] if config.league is None else config.league.exploiters
-    saving = LocalLearners(learners, directory, config.model.name, exploiters, answer_limits(config))
+    advantages = AdvantageLog(directory.batches) if config.buffer.log_batches else None
+    saving = LocalLearners(
+        learners, directory, config.model.name, exploiters, answer_limits(config), advantages
+    )
     serving, client = _serving(config, directory, learners, console)
     calls = config.inference.max_queue
     source: Source

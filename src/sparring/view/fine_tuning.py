@@ -28,7 +28,8 @@ STAGES: dict[Stage, str] = {
     "done": "done",
 }
 """What a stage is called on a screen."""
-KEPT = {INSUFFICIENT_DATA_JOB: "too few examples", FROZEN_JOB: "frozen"}
+TOO_FEW = "too few examples"
+KEPT = {INSUFFICIENT_DATA_JOB: TOO_FEW, FROZEN_JOB: "frozen"}
 """What stands for a job of a group that keeps its model."""
 
 

@@ -9,6 +9,7 @@ from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted, duration_text, number_text
 from sparring.evaluation.figures import (
     ACCURACY,
+    ALL_EQUAL,
     CHANGE,
     CUT,
     DRAWS,
@@ -90,7 +91,8 @@ def figure_cell(interval: Interval, kind: Kind, *, exactly: bool = False, is_pla
     if kind == "exact" and exactly:
         return Cell(f"{interval.mid:.4f}", badge=badge, tone=tone, strong=True)
     low, mid, high = (f"{100 * one:.1f}" if kind == "share" else number_text(one) for one in interval)
-    return Cell(f"{mid}{'%' * (kind == 'share')}", f"{low} to {high}", badge, tone, strong=True)
+    between = f"{low} to {high}" if interval.high > interval.low else ALL_EQUAL
+    return Cell(f"{mid}{'%' * (kind == 'share')}", between, badge, tone, strong=True)
 
 
 def ends_of(intervals: Sequence[Interval], bounds: tuple[float, float]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ A new diagnosis is a function of the evidence in the file of its subject, and a 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from sparring.view.findings.evidence import RunEvidence
 from sparring.view.findings.finding import Finding
@@ -27,12 +28,21 @@ from sparring.view.findings.rewards import (
     only_format,
     warned,
 )
+from sparring.view.findings.settings import fields_of
 from sparring.view.findings.steps import (
     entropy_collapse,
     entropy_explosion,
     mismatch,
     stale_answers,
     steps_too_large,
+)
+from sparring.view.findings.tuning import (
+    broken_jobs,
+    invalid_answers,
+    judges_worse,
+    nothing_to_imitate,
+    rewards_alike,
+    undecided,
 )
 from sparring.view.run_view import RunView
 
@@ -42,13 +52,20 @@ DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
     *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
 )
 """Those that matter more come first."""
+OF_TUNING: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
+    *(nothing_to_imitate, broken_jobs, undecided, judges_worse),
+    *(invalid_answers, rewards_alike, damaged_files),
+)
+"""The diagnoses of a run through fine-tuning jobs."""
 NOTHING = PlayedGames()
 
 
 def findings_of(run: RunView, played: PlayedGames = NOTHING) -> list[Finding]:
     """Return what stands out in a run, worst first; without ``played``, as far as its metrics show it."""
     evidence = RunEvidence(run, played)
-    found = [one for diagnosis in DIAGNOSES for one in diagnosis(evidence)]
+    diagnoses = DIAGNOSES if run.tuning is None else OF_TUNING
+    found = [one for diagnosis in diagnoses for one in diagnosis(evidence)]
     causes = {one.cause for one in found}
     kept = [one for one in found if causes.isdisjoint(one.whole)]
-    return sorted(kept, key=lambda one: one.severity)
+    named = [replace(one, settings=fields_of(run, one.settings)) for one in kept]
+    return sorted(named, key=lambda one: one.severity)

@@ -20,7 +20,8 @@ class Finding:
         severity: how bad it is.
         text: what was found, with its figure.
         advice: what to check or change.
-        settings: the fields of the configuration to change.
+        settings: the fields of the configuration to change. A diagnosis may write what ``settings.py`` has a
+            word for, of which ``findings_of`` makes the fields.
         page: the page of ``docs/`` that explains it, with its section.
         figure: the figure in ``text``, if it is one number.
         updates: the first and the last update that it was looked for in.
@@ -50,6 +51,7 @@ class Finding:
     def where(self, turn: str = "update") -> str:
         """Return where it was seen in words, such as ``in 9 of 10 updates, 31 to 40``; empty if unknown.
 
+        What was measured of all of them together was seen ``over updates 31 to 40``.
         ``turn`` is the noun for what ``updates`` counts.
         """
         if self.updates is None:
@@ -59,7 +61,7 @@ class Finding:
         seen = "" if self.seen is None or looked == 1 else f"{self.seen} of {counted(looked, turn)}, "
         if looked == 1:
             return f"in {turn} {last}"
-        return f"in {seen}{'' if seen else f'{turn}s '}{first} to {last}"
+        return f"in {seen}{first} to {last}" if seen else f"over {turn}s {first} to {last}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but ``whole`` as JSON-able values."""

@@ -16,6 +16,7 @@ from sparring.evaluation.figures import (
 from sparring.view.evaluations import Figures, decisive, of_measure, of_program, of_tasks
 from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
+from sparring.view.findings.settings import MEASURED, TASKS
 from sparring.view.run_view import REWARD as REWARD_OF
 
 NOISE = 0.1
@@ -49,6 +50,8 @@ def _directed(seen: RunEvidence) -> Figures:
 
 def _is_better(series: dict[int, Figure]) -> bool:
     first, last = series[min(series)], series[max(series)]
+    if not (first.is_known and last.is_known):
+        return False
     if first.smaller_is_better:
         return last.interval.high < first.interval.low
     return last.interval.low > first.interval.high
@@ -119,7 +122,8 @@ def went_back(seen: RunEvidence) -> Iterator[Finding]:
 
 
 def _are_apart(one: Figure, other: Figure) -> bool:
-    return one.interval.low > other.interval.high or one.interval.high < other.interval.low
+    apart = one.interval.low > other.interval.high or one.interval.high < other.interval.low
+    return apart and one.is_known and other.is_known
 
 
 def noisy_evaluation(seen: RunEvidence) -> Iterator[Finding]:
@@ -157,7 +161,7 @@ def _needed(share: float) -> int:
 def _sizes(name: FigureName) -> tuple[str, ...]:
     if name.is_of_task:
         return ("evaluation.tasks",)
-    return ("evaluation.games", "evaluation.games_during") if name.env_id else ("program",)
+    return ("evaluation.games", "evaluation.games_during") if name.env_id else (MEASURED,)
 
 
 def unplayable(seen: RunEvidence) -> Iterator[Finding]:
@@ -194,7 +198,7 @@ def leaked_questions(seen: RunEvidence) -> Iterator[Finding]:
                 f"{len(leaked)} of {counted(len(questions), 'logged question')} of {name} "
                 f"{'was' if len(leaked) == 1 else 'were'} trained on, such as {min(leaked)[:60]!r}",
                 "ask others, or do not train on these: what is measured is partly memory",
-                ("program", "evaluation.tasks"),
+                (TASKS, "evaluation.tasks"),
                 "howto-evaluate.md#tasks",
                 len(leaked) / len(questions),
             )

@@ -70,7 +70,7 @@ def circles(seen: RunEvidence) -> Iterator[Finding]:
         "warning",
         f"the population plays in a circle of {len(shortest)}: {population.cycle_text(shortest)}",
         "average the weights, play against the whole past, or search best responses to a mixture",
-        ("learning.average_power", "population.sample_mode", "league"),
+        ("learning.average_decay", "learning.average_power", "population.sample_mode", "league"),
         "howto-leagues.md#circles",
         float(len(shortest)),
         (population.step, population.step),

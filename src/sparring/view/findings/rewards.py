@@ -10,6 +10,7 @@ from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.measures import has_improved, is_measured
 from sparring.view.findings.played import RECENT, GameOutcome
+from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_examples
 from sparring.view.findings.warnings import EQUAL_GROUPS, MOST, NO_ADVANTAGE, warnings_of
 from sparring.view.run_view import REWARD
 
@@ -80,7 +81,7 @@ def _why_alike(seen: RunEvidence, found: Finding, roles: list[str]) -> Finding:
         return replace(
             found,
             text=f"{found.text}: nearly all games end by an invalid move",
-            advice="let the model find legal moves first: a template with examples, more tokens, or a "
+            advice=f"let the model find legal moves first: {_show_moves(seen)}, give more tokens, or use a "
             "regulariser over legal answers",
             settings=("envs", "inference.max_tokens", "learning.algorithm"),
         )
@@ -92,6 +93,12 @@ def _why_alike(seen: RunEvidence, found: Finding, roles: list[str]) -> Finding:
             settings=("envs", "population.sample_mode"),
         )
     return found
+
+
+def _show_moves(seen: RunEvidence) -> str:
+    if has_examples(seen.run.plays()):
+        return "show examples in the prompt by a few-shot template"
+    return "let the game's own text show what a move looks like"
 
 
 def _place(seen: RunEvidence, role: str) -> float:
@@ -137,7 +144,7 @@ def alike(seen: RunEvidence) -> Iterator[Finding]:
                 "critical" if is_measured(seen) else "warning",
                 f"the reward of {' and '.join(roles)} is the same in {least:.0%} of the episodes of {where}",
                 "check whether its reward can differ, and take harder or easier tasks",
-                ("rewards.final", "envs", "program"),
+                (SCORED, TASKS),
                 "howto-logging.md#is-anything-learned",
                 least,
                 seen.recent.updates,
@@ -155,7 +162,7 @@ def groups_too_small(seen: RunEvidence) -> Iterator[Finding]:
             "warning",
             f"rewards are compared in groups of {size:.3g}, so advantages are mostly noise",
             f"compare at least {SMALL_GROUP}, better 8, or use a baseline that is remembered (rae, spo)",
-            ("program", "credit.type"),
+            (COMPARED, "credit.type"),
             "concepts.md#credit",
             size,
             seen.recent.updates,
@@ -180,7 +187,7 @@ def only_format(seen: RunEvidence) -> Iterator[Finding]:
                 f"the rewards of {role} differ by {' and '.join(differing)} alone; {' and '.join(others)} "
                 "never differs",
                 "lower the weight of the form once it is learned, and take tasks that are sometimes solved",
-                ("program",),
+                (SCORED, TASKS),
                 "tutorial-conversation.md#write-it",
                 1.0,
                 seen.recent.updates,
@@ -273,7 +280,7 @@ def invalid_moves(seen: RunEvidence) -> Iterator[Finding]:
                 "critical" if share > TOP else "warning",
                 f"the model makes an invalid move in {share:.0%} of its games of {env_id}"
                 + ("" if before is None else f", and did in {before:.0%} at first"),
-                "show examples in the prompt, leave room for the longest move, punish invalid moves, or use "
+                f"{_show_moves(seen)}, leave room for the longest move, punish invalid moves, or use "
                 "a regulariser over legal answers",
                 ("envs", "inference.max_tokens", "rewards.step", "learning.algorithm"),
                 "concepts.md#invalid-moves",

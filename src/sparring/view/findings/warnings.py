@@ -4,15 +4,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sparring.view.findings.finding import Finding
+from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_examples
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
+GAMES = "collection-"
 NO_ADVANTAGE = "no advantage"
 EQUAL_GROUPS = "equal groups"
-_STOP = (
-    'set template = "fewshot-text" in [[envs]], or stop, a text that ends answers, there or in [roles.NAME], '
-    "or use a chat model"
-)
+_STOP = {
+    "games": 'set template = "fewshot-text", or stop, a text that ends answers, in [[envs]], or use a chat '
+    "model",
+    "games of libraries": "set stop, a text that ends answers, in [[envs]], or use a chat model",
+    "a program": "set stop, a text that ends answers, in [roles.NAME], or use a chat model",
+}
 _LEARNED = "howto-logging.md#is-anything-learned"
 
 
@@ -35,7 +39,7 @@ class WarningLog:
 
 
 def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[Finding]:
-    rewards = ("credit.type", "rewards.step", "rewards.sampling")
+    rewards = (SCORED, TASKS, "credit.type")
     if metrics.get("answers/zero_advantage_share") == 1:
         yield Finding(
             NO_ADVANTAGE,
@@ -76,22 +80,26 @@ def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[Finding]:
 def _cut(metrics: Mapping[str, Any]) -> Iterator[Finding]:
     going_on = dict(_by_role(metrics, "answers/going_on_share/"))
     endless = dict(_by_role(metrics, "answers/endless_reasoning_share/"))
+    games = [name.removeprefix(GAMES).rpartition("/")[0] for name in metrics if name.startswith(GAMES)]
+    played = "games" if has_examples(games) else "games of libraries"
+    if any(name.startswith("program/") for name in metrics):
+        played = "a program"
     for role, share in _by_role(metrics, "answers/cut_share/"):
         if share > MOST:
             yield Finding(
                 f"cut/{role}",
                 "warning",
                 f"{share:.0%} of the answers of {role} are cut at the token limit",
-                _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0)),
-                ("inference.max_tokens",),
+                _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0), _STOP[played]),
+                ("inference.max_tokens", "envs", "roles"),
                 _LEARNED,
                 share,
             )
 
 
-def _advice_on_cut(share: float, going_on: float, endless: float) -> str:
+def _advice_on_cut(share: float, going_on: float, endless: float, stop: str) -> str:
     """Return what to do about cut answers, of which ``going_on`` of all began with a legal answer, and
-    ``endless`` are thoughts without an end."""
+    ``endless`` are thoughts without an end. ``stop`` is how to end a turn of a base model."""
     if endless > share / 2:
         return (
             "most are still thinking: raise inference.max_tokens, or end thoughts sooner with a smaller "
@@ -100,12 +108,12 @@ def _advice_on_cut(share: float, going_on: float, endless: float) -> str:
     if going_on > share / 2:
         return (
             "most begin with a legal move and go on, because the model does not end its turn, as base models "
-            f"do not: {_STOP}"
+            f"do not: {stop}"
         )
     longer = "raise inference.max_tokens (and the role's max_tokens), or ask for shorter answers"
     if share < 1:
         return longer
-    return f"{longer}; if the model never ends its turn, as base models do not: {_STOP}"
+    return f"{longer}; if the model never ends its turn, as base models do not: {stop}"
 
 
 def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[Finding]:
@@ -116,7 +124,7 @@ def _equal_groups(metrics: Mapping[str, Any]) -> Iterator[Finding]:
             "warning",
             f"{share:.0%} of the groups have equal rewards throughout and teach nothing",
             "use larger groups, harder or easier tasks, or finer-grained rewards",
-            ("program", "credit.group"),
+            (COMPARED, TASKS, "credit.group"),
             "concepts.md#credit",
             share,
         )
