@@ -140,6 +140,11 @@ def _make_proofs(folder: Path) -> None:
     (folder / "yes.jsonl").write_text(right.replace("1}", '"yes"}'))
     (folder / "right.jsonl").write_text("\n".join(right.replace("2 +", f"{n} +") for n in range(5)))
     (folder / "nothing.jsonl").write_text("")
+    noted = [right.replace("2 +", f"{n} +").replace("1}", f"{n % 2}}}") for n in range(12)]
+    (folder / "claims.txt").write_text("\n".join(noted))
+    (folder / "noted.toml").write_text(
+        '[program]\ntype = "proofs"\nclaims = {type = "file", path = "claims.txt"}\n'
+    )
     (folder / "court.py").write_text(COURT)
     (folder / "one.jsonl").write_text('{"question": "2 + 2?", "answer": 4}')
     (folder / "theirs.toml").write_text('[program]\ntype = "verifiers"\ntaskset = "kuhn-poker"\n')

@@ -1,6 +1,8 @@
 """``sparring export --verifiers``: the files of a package. tests/with_verifiers plays them."""
 
 import ast
+import json
+import shutil
 import tomllib
 
 import pytest
@@ -10,6 +12,7 @@ from sparring.cli.main import main
 from sparring.commands.export_verifiers import export_verifiers
 from sparring.config import load_config
 from sparring.core import InputError
+from sparring.run.programs import build_program
 
 
 def agents_in(module):
@@ -28,20 +31,86 @@ def test_the_seats_of_a_game_are_agents_and_its_settings_are_kept(tmp_path, caps
     assert agents_in(module / "__init__.py") == ["player_0", "player_1"]
     config = load_config(str(module / "config.toml"), {})
     assert config == load_config(str(tmp_path / "own.toml"), {})
+    assert "max_tokens" in (module / "config.toml").read_text()
     project = tomllib.loads((tmp_path / "leduc-game" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "leduc-game"
     assert project["tool"]["setuptools"]["packages"] == [module.name]
 
 
-def test_the_roles_of_a_program_are_agents_and_its_file_is_found_from_anywhere(tmp_path):
+def test_the_roles_of_a_program_are_agents_and_whom_it_calls_without_a_role_is_another(tmp_path):
     write_program(tmp_path)
     table = '[program]\ntype = "python"\npath = "hide_and_seek.py:HideAndSeek"\n'
     (tmp_path / "own.toml").write_text(f"{table}[roles.Seeker]\nmax_tokens = 3\n")
     export_verifiers(str(tmp_path / "own.toml"), tmp_path / "hiding")
-    assert agents_in(tmp_path / "hiding" / "hiding" / "__init__.py") == ["Hider", "Seeker"]
+    assert agents_in(tmp_path / "hiding" / "hiding" / "__init__.py") == ["Hider", "Seeker", "judge"]
     config = load_config(str(tmp_path / "hiding" / "hiding" / "config.toml"), {})
-    assert config.program.path == f"{tmp_path / 'hide_and_seek.py'}:HideAndSeek"
     assert config.roles["Seeker"].max_tokens == 3
+
+
+def test_the_judge_of_a_debate_is_an_agent_that_writes_its_verdict(tmp_path):
+    export_verifiers("debate", tmp_path / "debated")
+    assert agents_in(tmp_path / "debated" / "debated" / "__init__.py") == ["Aff", "Neg", "judge"]
+    assert not load_config(str(tmp_path / "debated" / "debated" / "config.toml"), {}).program.judge_by_score
+
+
+QUESTIONS = """
+import json
+from pathlib import Path
+
+def asked(count, seed):
+    return [{"question": f"{number} + 1", "answer": str(number + 1)} for number in range(4)]
+
+def score(said, row):
+    return float(said == row["answer"])
+
+def read(count, seed):
+    return json.loads(Path(__file__).with_name("beside.json").read_text())
+"""
+
+
+@pytest.mark.parametrize("name", ["own.py:asked", "own.jsonl", "other/own.jsonl"])
+def test_a_package_has_the_files_of_a_configuration_and_none_of_their_paths(name, tmp_path):
+    here = tmp_path / "here"
+    for folder in (here, here / "other"):
+        folder.mkdir()
+        (folder / "own.jsonl").write_text(
+            "".join(f'{{"question": "{n}?", "answer": "{n}"}}\n' for n in range(4))
+        )
+    (here / "own.py").write_text(QUESTIONS)
+    (here / "own.toml").write_text(
+        f'[program]\ntype = "questions"\nquestions = "{name}"\nscore = "own.py:score"\n'
+    )
+    export_verifiers(str(here / "own.toml"), tmp_path / "asked")
+    shutil.rmtree(here)
+    (tmp_path / "asked").rename(tmp_path / "elsewhere")
+    module = tmp_path / "elsewhere" / "asked"
+    assert str(tmp_path) not in (module / "config.toml").read_text()
+    arena = build_program(load_config(str(module / "config.toml"), {}))
+    assert len(arena.task.questions) == 4
+    assert arena.task.score(0, arena.task.questions[0].answer) == 1
+    assert arena.settings.questions.label == name.rpartition(":")[2].rpartition("/")[2]
+
+
+ASKED = 'type = "questions"\nquestions = "own.py:read"\n'
+JUDGED = 'type = "proofs"\nclaims = {type = "file", path = "claims.txt"}\n'
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        (ASKED, "a copy of your files does not work alone: read failed: FileNotFoundError"),
+        (JUDGED, "claims.txt cannot be a part of a package. Name a file that ends in .py, .json, .jsonl"),
+    ],
+)
+def test_files_that_a_package_cannot_have_are_refused(program, problem, tmp_path):
+    (tmp_path / "own.py").write_text(QUESTIONS)
+    rows = [{"question": f"{n}?", "claim": f"{n}", "answer": f"{n}", "y": n % 2} for n in range(20)]
+    (tmp_path / "beside.json").write_text(json.dumps(rows))
+    (tmp_path / "claims.txt").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "own.toml").write_text(f"[program]\n{program}")
+    with pytest.raises(InputError, match=problem):
+        export_verifiers(str(tmp_path / "own.toml"), tmp_path / "asked")
+    assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -280,6 +281,13 @@ def is_broken(page: Path, target: str) -> bool:
 def test_links_have_targets():
     links = [(page, target) for page in [*PAGES, *NOTES] for target in links_of(page)]
     assert [(page.name, target) for page, target in links if is_broken(page, target)] == []
+
+
+def test_links_lead_to_what_the_site_has():
+    copied = runpy.run_path(str(ROOT / "scripts" / "site_source.py"))["LINKED"]
+    links = [(page, target.partition("#")[0]) for page in [*PAGES, *NOTES] for target in links_of(page)]
+    places = {(page.name, (page.parent / target).resolve()) for page, target in links if target}
+    assert [one for one in places if one[1].relative_to(ROOT).parts[0] not in copied] == []
 
 
 def test_configuration_fields_in_the_text_exist():

@@ -90,6 +90,8 @@ def test_a_report_shows_tokens_by_colour_and_filters_whatever_was_written(lookin
 
 def test_a_report_of_games_is_filtered_by_seat_and_outcome(looking, tmp_path):
     with looking(build_report(write_run(tmp_path / "run", games_per_step=6)).as_uri()) as page:
+        cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)"
+        assert page.evaluate(f"{cut}.length") == 0
         section = page.locator("section", has=page.locator("select[name=outcome]")).last
         section.locator("select[name=seat]").select_option(label="seat 0")
         section.locator("select[name=outcome]").select_option("win")

@@ -1,10 +1,12 @@
 """Packages of ``sparring export --verifiers``: played by agents as games are here, and by vf-eval."""
 
 import asyncio
+import collections
 import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import short_game
 from job_commands import TOKEN, Server
 from sparring.commands.export_verifiers import export_verifiers
 from sparring.config import load_config
@@ -21,12 +24,16 @@ from sparring.envs.game_episode import build_episode
 from sparring.programs.verifiers_arena import VerifiersArena
 from tiny_models import roomy_model
 
+DEBATE = '[program]\ntype = "debate"\ntopics = ["Cars", "Trams", "Bells"]\nnum_rounds = 1\n'
 CONFIGURATIONS = {
     "kuhn-game": '[[envs]]\nid = "kuhn_poker"\ntemplate = "default"\n',
     "leduc-game": '[[envs]]\nid = "leduc_poker"\ntemplate = "default"\n',
     "sums-asked": '[program]\ntype = "questions"\nquestions = "arithmetic"\n',
     "own-thoughts": '[program]\ntype = "python"\npath = "words.py:Both"\n',
+    "own-game": '[[envs]]\nid = "short_game.py:Talk"\ntemplate = "default"\n',
     "own-words": '[program]\ntype = "python"\npath = "words.py:Words"\n',
+    "debated": f"{DEBATE}judge_by_score = true\n",
+    "unjudged": f'{DEBATE}on_judge_failure = "draw"\n',
     "sums-proposed": '[program]\ntype = "proposer_solver"\nsolver_rollouts = 2\n',
 }
 
@@ -79,14 +86,20 @@ class Both(Words):
 
 @pytest.fixture
 def exported(tmp_path, monkeypatch):
-    """Write a package and let it be imported; return its configuration."""
+    """Write a package and let it be imported, where nothing else is left; return its configuration."""
 
     def write(name):
-        (tmp_path / "words.py").write_text(STARTED)
-        (tmp_path / "own.toml").write_text(CONFIGURATIONS[name])
-        export_verifiers(str(tmp_path / "own.toml"), tmp_path / name)
+        here = tmp_path / "here"
+        here.mkdir()
+        (here / "words.py").write_text(STARTED)
+        (here / "short_game.py").write_text(Path(short_game.__file__).read_text())
+        (here / "own.toml").write_text(CONFIGURATIONS[name])
+        export_verifiers(str(here / "own.toml"), here / name)
+        (here / name).rename(tmp_path / name)
+        shutil.rmtree(here)
         monkeypatch.syspath_prepend(tmp_path / name)
-        return load_config(str(tmp_path / "own.toml"), {})
+        (config,) = (tmp_path / name).glob("*/config.toml")
+        return load_config(str(config), {})
 
     return write
 
@@ -94,11 +107,13 @@ def exported(tmp_path, monkeypatch):
 def drawn(messages):
     """Answer by the whole prompt alone, so that a game has the same moves wherever it is played."""
     text = "".join(one["content"] for one in messages)
+    if "Legal moves" not in text:
+        return text[-1] * (len(text) % 3 + 1)
     legal = re.findall(r"Legal moves: ([^.]*)", text)[-1].split(", ")
     return random.Random(zlib.crc32(text.encode())).choice(legal)
 
 
-@pytest.mark.parametrize("name", ["kuhn-game", "leduc-game"])
+@pytest.mark.parametrize("name", ["kuhn-game", "leduc-game", "own-game"])
 def test_a_game_pays_and_ends_there_as_here_under_the_same_moves(exported, name):
     config = exported(name)
     client = MockInferenceClient(lambda messages, seed: drawn(messages))
@@ -120,7 +135,8 @@ def test_a_game_pays_and_ends_there_as_here_under_the_same_moves(exported, name)
         moves = sum(len(one.steps) for one in result.all_rollouts())
         assert moves == len(ours["turns"])
         outcomes.add(tuple(ours["final_rewards"].values()))
-    assert len(outcomes) > 1
+    # In the own game nothing is dealt, so these moves always lead to one outcome.
+    assert (len(outcomes) > 1) == (name != "own-game")
 
 
 def test_a_programs_roles_and_sub_episodes_are_agents(exported):
@@ -131,6 +147,18 @@ def test_a_programs_roles_and_sub_episodes_are_agents(exported):
     runs = [run for result in results for one in result.all_rollouts() for run in one.extras["runs"]]
     assert {run["agent"] for run in runs} == {"Proposer", "Solver"}
     assert {run["reward"] for run in runs if run["agent"] == "Solver"} == {0.0, 1.0}
+
+
+def test_a_debate_is_judged_by_an_agent_that_is_not_trained(exported):
+    exported("debated")
+
+    def said(messages, seed):
+        return "Winner: Neg, score: 0.8" if "Who won?" in messages[-1]["content"] else "Because."
+
+    settings = VerifiersSettings(taskset="debated", tasks=2, batch_size=1, episodes_per_task=1)
+    _, (result,) = asyncio.run(VerifiersArena(MockInferenceClient(said), settings).play_step())
+    assert result.rollout.error is None
+    assert result.rollout.rewards == {"Aff": -0.8, "Neg": 0.8, "judge": 0.0}
 
 
 def test_a_program_starts_before_its_episodes_and_stops_after_them(exported):
@@ -162,15 +190,16 @@ def test_what_a_role_is_asked_at_once_are_two_conversations(exported):
         assert asked == [[1], [1]]
 
 
-@pytest.mark.parametrize("name", ["kuhn-game", "sums-asked"])
+@pytest.mark.parametrize("name", ["kuhn-game", "sums-asked", "unjudged"])
 def test_vf_eval_evaluates_what_was_exported(exported, name, tmp_path):
-    exported(name)
+    config = exported(name)
+    longest = collections.defaultdict(lambda: config.inference.max_tokens, judge=256, Aff=128, Neg=128)
     server = Server(tmp_path / "jobs", "--dtype", "float32", model=roomy_model())
     try:
         address = f"http://127.0.0.1:{server.port}/v1"
         command = [Path(sys.executable).with_name("vf-eval"), name, "--no-push", "--no-rich", "-m", "default"]
         command += ["-n", "3", "--client.base-url", address, "--client.api-key-var", "OWN_KEY"]
-        command += ["--sampling.max-tokens", "8", "--run.name", "own"]
+        command += ["--run.name", "own"]
         paths = [str(tmp_path / name), *sys.path]
         env = os.environ | {"OWN_KEY": TOKEN, "PYTHONPATH": os.pathsep.join(paths)}
         ended = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
@@ -183,6 +212,9 @@ def test_vf_eval_evaluates_what_was_exported(exported, name, tmp_path):
     for episode in episodes:
         assert episode["ok"], episode["errors"]
         rewards = {one["agent"]["name"]: one["rewards"]["reward"]["score"] for one in episode["traces"]}
-        if len(rewards) == 2:
+        if len(rewards) > 1:
             assert sum(rewards.values()) == 0
-        assert all(one["num_output_tokens"] > 0 for one in episode["traces"])
+        trained = {one["agent"]["name"] for one in episode["traces"] if one["agent"]["trainable"]}
+        assert trained == rewards.keys() - {"judge"}
+        for one in episode["traces"]:
+            assert 0 < one["num_output_tokens"] <= longest[one["agent"]["name"]] * len(one["calls"])

@@ -17,6 +17,7 @@ from sparring.config.questions import QUESTIONS
 from sparring.config.tasks import TaskSettings
 from sparring.core import Arena, CallSettings, InputError, derive_seed
 from sparring.core.adapters import BASE
+from sparring.core.own_code import resolving
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import failures_text
 from sparring.evaluation.task_result import TaskResult
@@ -93,7 +94,7 @@ def _settings(source: ModelSource) -> tuple[InferenceSettings, EvaluationSetting
 
 def _task(name: str, questions: int | None, known: Sequence[TaskSettings]) -> TaskSettings:
     """Return a task as the run asks it, or with the default settings."""
-    content = {"name": QUESTIONS.absolute(name, Path())}
+    content = {"name": QUESTIONS.with_file(name, resolving(Path()))}
     try:
         given = TaskSettings.model_validate(content)
     except ValidationError as error:

@@ -33,6 +33,7 @@ from sparring.core.current_episode import current_episode
 from sparring.core.own_code import called
 from sparring.core.play import seat_role
 from sparring.envs.game_episode import build_episode
+from sparring.programs.judge import JUDGE
 from sparring.run.programs import build_program
 
 TASKS = 1000
@@ -62,7 +63,7 @@ class Talks:
     stack: AsyncExitStack
     every: list[Talk] = field(default_factory=list)
 
-    async def answer(self, role_id: str, messages: Messages) -> str:
+    async def answer(self, role_id: str, messages: Messages, max_tokens: int) -> str:
         """Return the agent's answer to a prompt."""
         context = current_episode.get()
         rollout_id = "" if context is None else context.rollout_id
@@ -74,6 +75,7 @@ class Talks:
             talk = await self._begun(rollout_id, role_id, asked)
         new = [one for one in asked[len(talk.said or []) :] if one["role"] != "system"]
         talk.said = None
+        _longest.set(max_tokens)
         segment = await talk.interaction.turn(new)
         if segment.terminated or not segment.messages:
             raise EpisodeError(f"{role_id} ended early: {talk.interaction.trace.stop_condition}")
@@ -92,6 +94,7 @@ class Talks:
             agent = getattr(self.agents, role_id)
         except AttributeError as error:
             raise EpisodeError(f"{role_id} is no agent, and only agents answer in verifiers") from error
+        agent.trainable = role_id != JUDGE
         task = vf.Task(vf.TaskData(prompt=None, system_prompt=system))
         opened = await self.stack.enter_async_context(agent.interaction(task))
         self.every.append(talk := Talk(rollout_id, role_id, opened, None))
@@ -99,10 +102,18 @@ class Talks:
 
 
 _talks: ContextVar[Talks] = ContextVar("talks")
+_longest: ContextVar[int] = ContextVar("longest")
+"""The length of the answer that is asked for, in tokens."""
 
 
 class AgentsClient(InferenceClient):
-    """Answers by the agents of the execution that runs now; models are called as roles are."""
+    """Answers by the agents of the execution that runs now; models are called as roles are.
+
+    ``max_tokens`` is the longest answer where a call names none.
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
 
     async def complete(
         self,
@@ -117,7 +128,7 @@ class AgentsClient(InferenceClient):
         **others: Any,
     ) -> ModelResponse:
         """Ask the agent named ``model``; how it draws is its own affair."""
-        text = await _talks.get().answer(str(model), messages)
+        text = await _talks.get().answer(str(model), messages, max_tokens or self.max_tokens)
         return ModelResponse(text, [{"role": "assistant", "content": text}])
 
 
@@ -187,10 +198,17 @@ def tasks_of(file: Path) -> Iterator[Any]:
 
 
 async def launch(context: Any, endpoint: str, secret: str, messages: list[Any]) -> Any:
-    """Make the one model call of a turn from this process: what an exported harness does."""
+    """Make the one model call of a turn from this process: what an exported harness does.
+
+    The length of the answer is the configuration's, unless verifiers is told another.
+    """
     import httpx
 
-    body = {"model": context.model, "messages": [message_to_wire(one) for one in messages]}
+    body = {
+        "model": context.model,
+        "messages": [message_to_wire(one) for one in messages],
+        "max_tokens": _longest.get(),
+    }
     headers = {"Authorization": f"Bearer {secret}"}
     async with httpx.AsyncClient(timeout=SECONDS) as http:
         answer = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
@@ -212,10 +230,11 @@ class Loaded:
 def _loaded(file: str) -> Loaded:
     config = load_config(file, {})
     program = build_program(config)
-    client = AgentsClient()
+    client = AgentsClient(config.inference.max_tokens)
     if program is None:
         return Loaded(config, Arena(client), None, [])
     program.client = client
+    program.model_without_role = JUDGE
     program.retries = 0
     found: dict[tuple[str, str], EpisodeRequest] = {}
     for program.step_num in range(TASKS):

@@ -5,15 +5,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any, TypeVar
 
 from sparring.config.base import Settings
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.core.env_id import absolute_id
+from sparring.core.env_id import with_files
 from sparring.core.errors import check_installed
-from sparring.core.own_code import absolute, is_class_path
+from sparring.core.own_code import is_class_path, with_file
 
 
 @dataclass(frozen=True)
@@ -50,31 +49,30 @@ class Needs:
 
 @dataclass(frozen=True)
 class Relative:
-    """The field names a file relative to the directory of the file in which it is written."""
+    """The field names a file relative to the directory of the file in which it is written.
 
-    absolute: Callable[[str, Path], str]
+    ``with_file`` takes a text of the field and returns it with another path of the file.
+    """
+
+    with_file: Callable[[str, Callable[[str], str]], str]
 
 
-def _absolute_file(text: str, directory: Path) -> str:
-    return os.path.abspath(directory / os.path.expanduser(text))
-
-
-def _absolute_adapter(text: str, directory: Path) -> str:
+def _with_adapter(text: str, change: Callable[[str], str]) -> str:
     """A name without a directory is a run in ``runs``."""
-    return _absolute_file(text if "/" in text else f"runs/{text}", directory)
+    return change(text if "/" in text else f"runs/{text}")
 
 
-def _absolute_model(text: str, directory: Path) -> str:
-    path = _absolute_file(text, directory)
+def _with_model(text: str, change: Callable[[str], str]) -> str:
+    path = change(text)
     is_here = os.path.isdir(path) or (text.endswith(".gguf") and os.path.isfile(path))
     return path if text not in ("", BUNDLED_MODEL) and is_here else text
 
 
-CLASS_FILE = Relative(absolute)
-ENV_ID = Relative(absolute_id)
-FILE = Relative(_absolute_file)
-ADAPTER = Relative(_absolute_adapter)
-MODEL = Relative(_absolute_model)
+CLASS_FILE = Relative(with_file)
+ENV_ID = Relative(with_files)
+FILE = Relative(lambda text, change: change(text))
+ADAPTER = Relative(_with_adapter)
+MODEL = Relative(_with_model)
 FOR_GAMES = Only("program", (None,), refused=True, why="is for games, but [program] replaces them")
 FOR_PROGRAMS = Only(
     "program", refused=True, why="is for the roles of a program, but games are played", fix="Leave it out"

@@ -2,7 +2,7 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from sparring.config.validation import problems_with, validated
 from sparring.core import InputError
+from sparring.core.own_code import resolving
 
 PRESETS = "presets"
 MAX_DIGITS = 10
@@ -54,14 +55,14 @@ def config_problems(
 
 def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | None) -> dict[str, Any]:
     data = _read_source(source)
-    _make_paths_absolute(data, Path(source).parent)
+    with_files(data, resolving(Path(source).parent))
     if recipe is not None:
         changes = read_recipe(recipe)
-        _make_paths_absolute(changes, Path(recipe).parent)
+        with_files(changes, resolving(Path(recipe).parent))
         apply_recipe(data, changes)
     for name, text in overrides.items():
         _override(data, name, None if text is None else _toml_value(name, text))
-    _make_paths_absolute(data, Path())
+    with_files(data, resolving(Path()))
     return data
 
 
@@ -133,16 +134,16 @@ def _read_source(source: str) -> dict[str, Any]:
     return read_toml(source)
 
 
-def _make_paths_absolute(data: dict[str, Any], directory: Path) -> None:
-    """Resolve what fields name against ``directory``; what is wrong is left for the validation."""
+def with_files(data: dict[str, Any], change: Callable[[str], str]) -> None:
+    """Change the path of every file that a field names; what is wrong is left for the validation."""
     for field in config_fields():
         for fact in field.info.metadata:
             if isinstance(fact, Relative):
-                _resolve(data, field.written, fact, directory)
+                _change(data, field.written, fact, change)
 
 
-def _resolve(node: Any, path: Sequence[str], fact: Relative, directory: Path) -> None:
-    """Resolve the texts at a path in nested tables and lists, where ``*`` stands for every entry."""
+def _change(node: Any, path: Sequence[str], fact: Relative, change: Callable[[str], str]) -> None:
+    """Change the texts at a path in nested tables and lists, where ``*`` stands for every entry."""
     name, *inner = path
     keys: Iterable[Any] = ()
     if isinstance(node, dict):
@@ -151,11 +152,11 @@ def _resolve(node: Any, path: Sequence[str], fact: Relative, directory: Path) ->
         keys = range(len(node))
     for key in keys:
         if inner:
-            _resolve(node[key], inner, fact, directory)
+            _change(node[key], inner, fact, change)
         elif isinstance(node[key], dict | list):
-            _resolve(node[key], [ANY_ENTRY], fact, directory)
+            _change(node[key], [ANY_ENTRY], fact, change)
         elif isinstance(node[key], str):
-            node[key] = fact.absolute(node[key], directory)
+            node[key] = fact.with_file(node[key], change)
 
 
 def _no_such_source(source: str) -> InputError:

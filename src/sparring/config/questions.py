@@ -1,6 +1,7 @@
 """Where questions come from, and how answers to them are scored: for tasks and for programs."""
 
 import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from sparring.config.base import FilePath, Name, Settings, at_field
 from sparring.config.facts import CLASS_FILE, Relative
-from sparring.core.own_code import absolute, is_class_path, name_of
+from sparring.core.own_code import is_class_path, name_of, with_file
 
 BUNDLED_TASK = "arithmetic"
 """The questions that ship with the package."""
@@ -24,14 +25,14 @@ TRAINED_SPLIT, TASK_SPLIT = "train", "test"
 """The parts of a dataset that programs and tasks read by default."""
 
 
-def _absolute(text: str, directory: Path) -> str:
+def _with_file(text: str, change: Callable[[str], str]) -> str:
     if is_class_path(text):
-        return absolute(text, directory)
-    path = os.path.abspath(directory / os.path.expanduser(text))
+        return with_file(text, change)
+    path = change(text)
     return path if text.endswith(FILE_END) or ("/" in text and os.path.isdir(path)) else text
 
 
-QUESTIONS = Relative(_absolute)
+QUESTIONS = Relative(_with_file)
 
 
 class QuestionColumns(Settings):

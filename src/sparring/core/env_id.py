@@ -1,12 +1,12 @@
 """The id of an environment with the options of its class, in one text: ``maze.py:Maze{"size": 5}``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sparring.core.errors import NOT_JSON
-from sparring.core.own_code import absolute, name_of
+from sparring.core.own_code import name_of, resolving, with_file
 
 
 def with_options(env_id: str, options: Mapping[str, Any]) -> str:
@@ -31,11 +31,16 @@ def env_name(env_id: str) -> str:
     return name_of(bare) + (f"({', '.join(shown)})" if options else "")
 
 
+def with_files(env_id: str, change: Callable[[str], str]) -> str:
+    """Return the id with other files where it and its options name some."""
+    bare, options = parts_of(env_id)
+    named = {key: with_file(one, change) if isinstance(one, str) else one for key, one in options.items()}
+    return with_options(with_file(bare, change), named)
+
+
 def absolute_id(env_id: str, directory: Path) -> str:
     """Return the id with the files that it and its options name resolved against ``directory``."""
-    bare, options = parts_of(env_id)
-    named = {key: absolute(one, directory) if isinstance(one, str) else one for key, one in options.items()}
-    return with_options(absolute(bare, directory), named)
+    return with_files(env_id, resolving(directory))
 
 
 def _value_name(value: Any) -> str:

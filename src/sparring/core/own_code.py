@@ -53,9 +53,20 @@ def name_of(text: str) -> str:
     return text.rpartition(":")[2] if is_class_path(text) else text
 
 
+def with_file(text: str, change: Callable[[str], str]) -> str:
+    """Return ``text`` with another file, if it names a file and a class."""
+    file, _, name = text.rpartition(":")
+    return f"{change(file)}:{name}" if is_class_path(text) else text
+
+
+def resolving(directory: Path) -> Callable[[str], str]:
+    """Return what makes the path of a file absolute that is relative to ``directory``."""
+    return lambda file: os.path.abspath(directory / os.path.expanduser(file))
+
+
 def absolute(text: str, directory: Path) -> str:
     """Return ``text`` with its file resolved against ``directory``, if it names a file and a class."""
-    return os.path.abspath(directory / os.path.expanduser(text)) if is_class_path(text) else text
+    return with_file(text, resolving(directory))
 
 
 def own_class(path: str, base: type, field: str) -> Any:

@@ -4,7 +4,6 @@ The judge is not a role and is not trained; it may be another model, called thro
 without a verdict are counted separately from draws.
 """
 
-import math
 from typing import Any
 
 from sparring.config.programs import DebateSettings, OnJudgeFailure
@@ -33,6 +32,7 @@ from sparring.core import (
 from sparring.core.text import speech
 from sparring.core.types import UNSET
 from sparring.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
+from sparring.programs.tasks import drawn
 
 JUDGE_FAILED = "the judge failed"
 
@@ -193,10 +193,8 @@ class DebateArena(Arena):
             store.add(Artifact({"topic": topic}, id=topic))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        size = self.settings.batch_size
-        topics = self.stores["topics"].sample(math.ceil(size / self.settings.debates_per_topic))
-        drawn = [topics[index % len(topics)] for index in range(size)]
-        return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in drawn]
+        topics = drawn(self.stores["topics"], self.settings.batch_size, self.settings.debates_per_topic)
+        return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in topics]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
         """Return the rewards of the two sides, or no match for a debate without a verdict."""

@@ -16,6 +16,8 @@ from sparring.core.errors import NOT_JSON
 from sparring.core.model_caller import ModelCaller
 from sparring.core.types import UNSET
 
+JUDGE = "judge"
+"""Its name where another system makes it an agent."""
 LOWEST_SCORE = 0.5
 HIGHEST_SCORE = 1.0
 RETRY_TEMPERATURE = 0.7

@@ -1,7 +1,5 @@
 """QuestionArena: single-turn questions whose answers are scored; the held-out ones measure the policy."""
 
-import math
-
 from sparring.config.programs import QuestionsSettings
 from sparring.core import (
     Arena,
@@ -45,12 +43,9 @@ class QuestionArena(Arena):
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next questions, ``answers_per_question`` for each."""
-        each, size = self.settings.answers_per_question, self.settings.batch_size
-        numbers = in_turns(self.trained, self.seed, self.step_num, math.ceil(size / each))
-        return [
-            EpisodeRequest("task", self.task.asked(number), {"group": number})
-            for number in (numbers[place // each] for place in range(size))
-        ]
+        size, each = self.settings.batch_size, self.settings.answers_per_question
+        numbers = in_turns(self.trained, self.seed, self.step_num, size, each)
+        return [EpisodeRequest("task", self.task.asked(number), {"group": number}) for number in numbers]
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Ask held-out questions, always the same; failed episodes are left out.

@@ -1,12 +1,24 @@
 """Tasks: lists of questions with right answers, what of an answer counts, and the episode that asks one."""
 
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparring.core import Arena, Episode, EpisodeError, EpisodeState, InputError, Rollout, Rubric, derive_seed
+from sparring.core import (
+    Arena,
+    Artifact,
+    ArtifactStore,
+    Episode,
+    EpisodeError,
+    EpisodeState,
+    InputError,
+    Rollout,
+    Rubric,
+    derive_seed,
+)
 from sparring.core.answers import last_number, number_of, same_formula, stated_answer
 from sparring.core.played import finite_number
 
@@ -166,14 +178,24 @@ def hold_out(
     return train, test
 
 
-def in_turns(places: Sequence[int], seed: int, update: int, count: int) -> list[int]:
-    """Return the places of an update: all of them once, in a drawn order, before one comes again."""
+def in_turns(places: Sequence[int], seed: int, update: int, size: int, each: int) -> list[int]:
+    """Return ``size`` places for an update, ``each`` of them that many times.
+
+    All places come once, in a drawn order, before one comes again in a later place or update.
+    """
+    count = math.ceil(size / each)
     first, found = update * count, list[int]()
     for turn in range(first // len(places), (first + count - 1) // len(places) + 1):
         order = random.Random(derive_seed(seed, "order", turn)).sample(places, len(places))
         begin = turn * len(places)
         found += order[max(first - begin, 0) : first + count - begin]
-    return found
+    return [found[place // each] for place in range(size)]
+
+
+def drawn(store: ArtifactStore, size: int, each: int) -> list[Artifact]:
+    """Draw what ``size`` episodes of an update are about, in turn; ``each`` of them share one artifact."""
+    found = store.sample(math.ceil(size / each))
+    return [found[place % len(found)] for place in range(size)]
 
 
 def question_key(question: str) -> str:

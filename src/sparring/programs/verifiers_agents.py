@@ -98,9 +98,8 @@ class Exchange:
     def __init__(self, agent: TalkingAgent, task: Any) -> None:
         self.agent = agent
         self.task = task
-        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
         seat = AgentInfo(config=agent.config, name=agent.name, trainable=agent.trainable)
-        self.trace = vf.Trace(task=recorded, state=state_cls(type(task))(), agent=seat)
+        self.trace = vf.Trace(task=recorded(task), state=state_cls(type(task))(), agent=seat)
         self.steps: list[Step] = []
         caps = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens")
         self._limits = RolloutLimits(**{name: getattr(agent.config, name) for name in caps})
@@ -187,6 +186,11 @@ class Exchange:
         self.trace.calls.append(ModelCall(node=node, finish_reason=ended, usage=usage))
         self._heard.append(message)
         return message
+
+
+def recorded(task: Any) -> Any:
+    """Return a task as traces and episodes have it."""
+    return TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
 
 
 def check_task(task: Any) -> None:

@@ -1,7 +1,6 @@
 """VerifiersArena: environments of verifiers, with one agent or several, played as episodes."""
 
 import itertools
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -11,7 +10,6 @@ from verifiers.v1.agent import Agents
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.env import SharedEnvConfig, default_agent_harness
 from verifiers.v1.episode import EnvInfo
-from verifiers.v1.trace import TraceTask
 from verifiers.v1.utils.loaders import load_environment, load_harness, resolve_env_config
 
 from sparring.config.programs import VerifiersSettings
@@ -35,7 +33,7 @@ from sparring.core.current_episode import count_started, current_episode
 from sparring.core.errors import first_line
 from sparring.core.own_code import loggable, own_code
 from sparring.programs.tasks import hold_out, in_turns
-from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task
+from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task, recorded
 
 BASH = "bash"
 """The harness that verifiers takes where nobody names one."""
@@ -87,8 +85,7 @@ class VerifiersEpisode(Episode):
 
     async def _run(self, task: Any, execution: Execution) -> None:
         """Let the environment run and judge; of several errors, raise the first."""
-        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        episode = vf.Episode(env=EnvInfo(id=self.env.config.env_id), task=recorded)
+        episode = vf.Episode(env=EnvInfo(id=self.env.config.env_id), task=recorded(task))
         agents = Agents(self.env.config, execution.agent)
         try:
             await self.env.setup(agents)
@@ -200,12 +197,9 @@ class VerifiersArena(Arena):
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next tasks, ``episodes_per_task`` for each."""
-        each, size = self.settings.episodes_per_task, self.settings.batch_size
-        numbers = in_turns(self.trained, self.seed, self.step_num, math.ceil(size / each))
-        return [
-            EpisodeRequest("environment", number, {"group": number})
-            for number in (numbers[place // each] for place in range(size))
-        ]
+        size, each = self.settings.batch_size, self.settings.episodes_per_task
+        numbers = in_turns(self.trained, self.seed, self.step_num, size, each)
+        return [EpisodeRequest("environment", number, {"group": number}) for number in numbers]
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Run held-out tasks, always the same: ``AGENT reward`` has an entry for each run of an agent."""

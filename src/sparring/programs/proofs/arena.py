@@ -22,6 +22,7 @@ from sparring.programs.proofs.claims import split
 from sparring.programs.proofs.episode import ProofEpisode
 from sparring.programs.proofs.protocols import build_protocol
 from sparring.programs.proofs.state import ProofState, measures_of
+from sparring.programs.tasks import drawn
 
 TOKENS_PER_WORD = 1.5
 
@@ -67,9 +68,8 @@ class ProofArena(Arena):
             store.add(Artifact(None, claim.id))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        size = self.settings.batch_size
-        drawn = self.stores["claims"].sample(math.ceil(size / self.settings.proofs_per_claim))
-        claims = [self.claims[drawn[index % len(drawn)].id] for index in range(size)]
+        found = drawn(self.stores["claims"], self.settings.batch_size, self.settings.proofs_per_claim)
+        claims = [self.claims[one.id] for one in found]
         return [EpisodeRequest("proof", claim.to_dict(), {"group": claim.id}) for claim in claims]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
