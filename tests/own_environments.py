@@ -88,9 +88,9 @@ class Walk(Session):
 
     num_players = 1
 
-    def __init__(self, length=3, **session):
+    def __init__(self, length=3, invalid_reward=None, **session):
         super().__init__(**session)
-        self.length = length
+        self.length, self.invalid_reward = length, invalid_reward
 
     def begin(self, seed):
         self.at = 0
