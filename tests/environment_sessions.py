@@ -12,3 +12,5 @@ steps_wait: list[asyncio.Event] = []
 """While there is an event here, steps wait for it."""
 closes_wait: list[asyncio.Event] = []
 """While there is an event here, sessions wait for it before they close."""
+events: list[tuple[str, dict[int, float]]] = []
+"""What ``Wages`` did: ``acts`` with whom it asked, and ``paid`` with what it paid."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sparring.collection import BatchLog, RolloutLog
 from sparring.config import Config, load_config
 from sparring.run.run_directory import RunDirectory
 from sparring.run.single_process import resume, train
@@ -44,6 +45,27 @@ def run(config: Config, path: Path) -> str:
 
 def metrics_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def returns_learned(path: Path) -> dict[tuple[str, int, int], float]:
+    """The return from each turn on, by rollout, seat and number, that a run has learned from."""
+    batches = [BatchLog(path / "batches").read(number) for number in range(1, len(metrics_of(path)) + 1)]
+    return {
+        (line["rollout_id"], line["pid"], line["step_index"]): line["rewards"]["final_transformed"]
+        for batch in batches
+        for line in batch
+    }
+
+
+def returns_played(path: Path, discount: float) -> dict[tuple[str, int, int], float]:
+    """The same of all turns that were played, by what was paid for them."""
+    found = {}
+    for _, rollout in RolloutLog(path / "rollouts"):
+        for pid in rollout.extras["final_rewards"]:
+            total, turns = 0.0, [turn for turn in rollout.extras["turns"] if turn["pid"] == pid]
+            for number, turn in reversed([*enumerate(turns)]):
+                total = found[rollout.id, pid, number] = turn["reward"] + discount * total
+    return found
 
 
 MAGNET = {"learning__algorithm": '{type = "magnet"}', "learning__momentum": "0.8"}

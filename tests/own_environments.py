@@ -1,8 +1,9 @@
 """Environments of one's own: two players who move at once, and one who is paid on the way."""
 
 import asyncio
+import random
 
-from environment_sessions import closes_wait, counts, steps_wait
+from environment_sessions import closes_wait, counts, events, steps_wait
 from sparring.envs.environment import Environment, Situation
 
 
@@ -87,9 +88,9 @@ class Walk(Session):
 
     num_players = 1
 
-    def __init__(self, length=3, **session):
+    def __init__(self, length=3, invalid_reward=None, **session):
         super().__init__(**session)
-        self.length = length
+        self.length, self.invalid_reward = length, invalid_reward
 
     def begin(self, seed):
         self.at = 0
@@ -104,6 +105,28 @@ class Walk(Session):
             return Situation({}, rewards={0: reward}, ends={0: "terminated"})
         text = f"You are at {self.at}. Legal moves: left, right."
         return Situation({0: text}, {0: ["left", "right"]}, {0: reward})
+
+
+class Wages(Session):
+    """Anyone acts at any time, alone or at once, and anyone may be paid for it; the seed decides."""
+
+    num_players = 3
+
+    def begin(self, seed):
+        self.draw = random.Random(seed)
+        return self.go_on({})
+
+    def go_on(self, answers):
+        paid = {player: self.draw.choice((-1.0, 0.5, 2.0)) for player in self.some(0)}
+        events.append(("paid", paid))
+        if self.draw.random() < 0.2:
+            return Situation({}, rewards=paid, ends=dict.fromkeys(range(3), "terminated"))
+        acting = self.some(1)
+        events.append(("acts", dict.fromkeys(acting, 0.0)))
+        return Situation(dict.fromkeys(acting, "Go."), {player: ["on"] for player in acting}, paid)
+
+    def some(self, least):
+        return sorted(self.draw.sample(range(3), self.draw.randint(least, 3)))
 
 
 class Odd(Walk):

@@ -7,7 +7,7 @@ import pytest
 import ray
 from rich.console import Console
 
-from game_runs import CONSTANT, configure, metrics_of
+from game_runs import CONSTANT, configure, metrics_of, returns_learned, returns_played
 from sparring.cli.main import main
 from sparring.cluster.run import resume, train
 from sparring.config import load_config
@@ -121,3 +121,38 @@ def test_a_finished_run_on_ray_goes_on_to_more_updates(model, tmp_path, cluster)
     assert (path / "evaluation" / "step-000004-leduc_poker-base.json").is_file()
     assert (path / "evaluation" / "step-000004-kuhn_poker-random.json").is_file()
     assert {"evaluation-leduc_poker/Win Rate", "evaluation-kuhn_poker/Win Rate"} <= lines[-1].keys()
+
+
+WALK = '''
+from sparring.envs.environment import Environment, Situation
+
+
+class Walk(Environment):
+    """Five steps; a 1 is paid after the next one."""
+
+    num_players = 1
+
+    def rules(self, player):
+        return "Walk."
+
+    async def reset(self, seed):
+        self.said, self.left = "", 5
+        return Situation({0: "Go."})
+
+    async def step(self, answers):
+        paid, self.said, self.left = {0: float(len(self.said) - self.left)}, answers[0], self.left - 1
+        return Situation({0: "Go."}, {}, paid) if self.left else Situation({}, {}, paid, {0: "terminated"})
+'''
+
+
+@pytest.mark.slow
+def test_a_run_on_ray_learns_from_what_an_environment_pays_on_the_way(model, tmp_path, cluster):
+    (tmp_path / "walk.py").write_text(WALK)
+    (tmp_path / "walk.toml").write_text(
+        '[[envs]]\nid = "walk.py:Walk"\nnum_players = 1\n[rewards]\ndiscount = 0.5\n[run]\nruntime = "ray"\n'
+    )
+    few = {"learning__steps": "2", "evaluation__opponents": "[]", "ray__address": cluster}
+    train(configure(model, str(tmp_path / "walk.toml"), **few), tmp_path / "run", Console(file=io.StringIO()))
+    learned = returns_learned(tmp_path / "run")
+    assert learned.items() <= returns_played(tmp_path / "run", 0.5).items()
+    assert {number for _, _, number in learned} == {*range(5)}

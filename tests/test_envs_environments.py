@@ -9,9 +9,9 @@ import pytest
 from environment_sessions import closes_wait, counts, steps_wait
 from game_runs import configure, metrics_of, run
 from sparring.core import AgentSpec, Arena, EpisodeError, MockInferenceClient, PlaySpec, trajectories_of
-from sparring.core.env_id import with_options
+from sparring.core.env_id import absolute_id, with_options
 from sparring.core.errors import InputError, SparringError
-from sparring.envs.catalog import open_game
+from sparring.envs.catalog import describe, open_game
 from sparring.envs.environment import BlockingEnvironment, Situation
 from sparring.envs.environment_game import timed
 from sparring.envs.environments import build_environment
@@ -121,6 +121,15 @@ async def test_an_invalid_move_costs_beyond_what_was_earned():
     assert rollout.extras["invalid_pid"] == 0
     assert rollout.rewards == {"player_0": 0.0, "player_1": 1.0}
     assert [turn["reward"] for turn in rollout.extras["turns"]] == [1.0, 1.0, -1.0]
+
+
+async def test_where_a_step_has_a_price_an_invalid_move_costs_what_the_environment_says():
+    playing = episode("Walk", 1, {"error_allowance": 1}, invalid_reward=-20)
+    rollout = await play(playing, saying("jump", "left", "jump", "jump"), (POLICY,))
+    assert rollout.rewards == {"player_0": 5.0 - 1 - 20}
+    assert [turn["reward"] for turn in rollout.extras["turns"]] == [5.0, -1.0, 0.0, -20.0]
+    (trajectory,) = trajectories_of(rollout)
+    assert [step.info.get("invalid_rewards") for step in trajectory.steps] == [[-15.0], None, [-16.0], None]
 
 
 async def test_a_game_that_takes_too_long_keeps_what_it_paid():
@@ -337,6 +346,7 @@ async def test_what_an_environment_answers_is_checked(said, problem):
     [
         ({"speed": 3}, "env.id: Walk cannot be built: TypeError"),
         ({"max_open": 0}, "env.id: the max_open of Walk is 0. Write a whole number above 0"),
+        ({"invalid_reward": "much"}, "env.id: the invalid_reward of Walk is 'much'. Write a number"),
         ({"max_open": 1.5}, "env.id: the max_open of Walk is 1.5. Write a whole number above 0"),
     ],
 )
@@ -344,6 +354,20 @@ def test_options_that_a_class_does_not_take_are_refused(options, problem):
     with pytest.raises(InputError) as caught:
         episode("Walk", 1, **options)
     assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "instead"),
+    [
+        ("pettingzoo:my/pig.py:env", 'pettingzoo:pig, with make = "my/pig.py:env" in its options'),
+        ("gymnasium:maze.py:Maze", "maze.py:Maze, if it is an Environment"),
+    ],
+)
+def test_a_file_behind_a_librarys_name_is_refused_with_what_to_write(tmp_path, env_id, instead):
+    with pytest.raises(InputError) as caught:
+        describe(absolute_id(env_id, tmp_path))
+    library = env_id.partition(":")[0]
+    assert str(caught.value) == f"env.id: {library} has no game in a file of yours. Write {instead}"
 
 
 def test_a_run_trains_in_environments_of_one_class_with_options_and_closes_all(tmp_path):

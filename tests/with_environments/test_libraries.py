@@ -1,6 +1,7 @@
 """Games of libraries: 200 plays of five games each pay and end as in the library itself, and runs train."""
 
 import random
+import warnings
 
 import pytest
 from library_plays import gem_game, gymnasium_game, pettingzoo_at_once, pettingzoo_turns, rlcard_game
@@ -9,7 +10,7 @@ from game_runs import configure, metrics_of, run
 from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec, derive_seed
 from sparring.core.env_id import with_options
 from sparring.core.errors import InputError
-from sparring.envs.catalog import describe
+from sparring.envs.catalog import describe, list_environments
 from sparring.envs.environments import build_environment
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
@@ -110,7 +111,7 @@ def test_a_tiny_model_trains_two_updates(tmp_path, name, settings):
         ("pettingzoo:go_v5", "env.options.render_text: go_v5 has no words of its own"),
         ('pettingzoo:chess_v6{"speed": 2}', "env.options: chess_v6 cannot be made"),
         ("rlcard:mahjong", "env.options.render_text: RLCard has no text for mahjong"),
-        ("rlcard:nosuch", "env.id: nosuch cannot be made"),
+        ("rlcard:nosuch", "env.id: RLCard has no game 'nosuch'"),
         ("gymnasium:nosuch-v0", "env.id: nosuch-v0 cannot be made"),
         ("gymnasium:MountainCarContinuous-v0", "env.id: the moves of MountainCarContinuous-v0 are neither"),
         ('gymnasium:FrozenLake-v1{"actions": ["up"]}', "env.options.actions: has 1 names"),
@@ -250,6 +251,43 @@ async def test_a_pettingzoo_game_of_ones_own_is_named_by_the_function_that_makes
     assert played.rollout.extras["final_rewards"] == {0: 1.0, 1: -1.0}
     assert "3 sticks are left for first.\nLegal moves: 1, 2." in heard[0]
     assert "2 sticks are left for second." in heard[1]
+
+
+def test_installed_libraries_list_their_games_and_say_nothing_else(capfd):
+    found = {one.env_id: one for one in list_environments()}
+    assert all(found[name].playable for name, _, _ in GAMES)
+    assert all(
+        found[name].players == describe(name).players for name in ("pettingzoo:hanabi_v5", "rlcard:uno")
+    )
+    assert found["rlcard:mahjong"].reason == "RLCard has no text for mahjong"
+    assert found["pettingzoo:go_v5"].reason == "go_v5 has no words of its own"
+    assert "gymnasium:CartPole-v0" not in found
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build_environment("gymnasium:CartPole-v0").num_players == 1
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "moves"),
+    [("gymnasium:FrozenLake-v1", "0, 1, 2, 3"), ("rlcard:leduc-holdem", "call, raise, fold")],
+)
+def test_legal_moves_are_below_words_of_ones_own_and_the_librarys(tmp_path, name, moves):
+    file = tmp_path / "words.py"
+    file.write_text("def board(*_):\n    return 'A board.'\n")
+    own = build_environment(with_options(name, {"render_text": f"{file}:board"})).begin(0)
+    assert [*own.observations.values()] == [f"A board.\nLegal moves: {moves}."]
+    default = build_environment(name).begin(0)
+    assert all(text.endswith(f"\nLegal moves: {moves}.") for text in default.observations.values())
+
+
+async def test_an_invalid_move_in_a_library_s_environment_costs_what_the_options_say():
+    env_id = with_options("gymnasium:CliffWalking-v1", {"invalid_reward": -200})
+    game = GameEpisode(env_id, 1, get_template("fewshot-chat"))
+    answers = iter(["0", "jump"])
+    arena = Arena(MockInferenceClient(lambda messages, seed: next(answers)))
+    played = await game.generate(arena, PlaySpec(game.name, 1, (AgentSpec("policy"),), 0), {"seed": 0})
+    assert played.rollout.rewards == {"player_0": -201.0}
 
 
 def test_what_is_no_pettingzoo_game_is_refused(tmp_path):

@@ -17,6 +17,7 @@ from sparring.collection.transforms import (
     RewardTransform,
     SamplingRewardTransform,
     StepRewardTransform,
+    return_from,
 )
 from sparring.core import InputError, SparringError, Step, Trajectory
 from sparring.core.errors import shown
@@ -58,6 +59,8 @@ class BaseBuffer(ABC):
         batch_log: writes every drawn batch; ``None`` disables this.
         critics: policies with a critic, which makes advantages of their rewards; the sampling transforms do
             not see their steps.
+        discount: a step has the return from then on, discounted so, in place of the whole game's reward; see
+            :func:`~sparring.collection.transforms.return_from`. ``None`` is the whole game's.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class BaseBuffer(ABC):
         seed: int = 0,
         batch_log: BatchLog | None = None,
         critics: frozenset[str] = frozenset(),
+        discount: float | None = None,
     ) -> None:
         if max_buffer_size < 1:
             raise InputError(
@@ -89,6 +93,7 @@ class BaseBuffer(ABC):
         self.buffer_strategy = buffer_strategy
         self.batch_log = batch_log
         self.critics = critics
+        self.discount = discount
         self.added = 0
         self.evicted = 0
         self.dropped_stale = 0
@@ -259,6 +264,8 @@ class BaseBuffer(ABC):
         steps = []
         for index, step in enumerate(trajectory.steps):
             reward = transformed = of_forgiven.get(index, of_others)
+            if self.discount is not None and is_bounded(transformed):
+                reward = transformed = return_from(trajectory, index, transformed, self.discount)
             if self.step_reward_transformation is not None and is_bounded(transformed):
                 with own_code():
                     reward = self.step_reward_transformation(trajectory, index, transformed)
@@ -284,9 +291,8 @@ class BaseBuffer(ABC):
         transform = self.final_reward_transformation
         state = transform.state_dict() if transform is not None else {}
         rewards = {}
-        for index, step in enumerate(trajectory.steps):
-            of_all = dict(enumerate(step.info.get("invalid_rewards", ())))
-            if of_all and of_all[trajectory.pid] < trajectory.final_reward:
+        for index in range(len(trajectory.steps)):
+            if of_all := trajectory.rewards_if_ended(index):
                 rewards[index] = self._final_transformed(of_all, trajectory.pid, env_id)
                 if transform is not None:
                     transform.load_state_dict(state)

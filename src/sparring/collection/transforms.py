@@ -280,6 +280,33 @@ class RewardForReasoning(StepRewardTransform):
         return base_reward + (self.reward if ended else self.penalty)
 
 
+def return_from(trajectory: Trajectory, step_index: int, reward: float, discount: float) -> float:
+    """Return what the player receives from a step on, where ``reward`` is that of the whole game.
+
+    With the rewards r_k after the player's steps k = i, ..., T (``info["step_reward"]``), the return of step
+    i is
+
+        G_i = sum_k discount^(k - i) r_k
+
+    (Sutton and Barto 2018, equation 3.8). What a player receives after another's move belongs to its own last
+    step; see :class:`~sparring.envs.game_episode.GameEpisode`. The last step also has what the final
+    transforms added, and the whole ``reward`` of a game that pays at its end alone. So without a discount,
+    all steps of such a game have ``reward``.
+
+    A forgiven invalid move, whose ``reward`` is that of a game which it had ended, received all of it then.
+    """
+    later = [step.info for step in trajectory.steps[step_index:]]
+    pays = any("step_reward" in info for info in later)
+    received: list[float] = [info.get("step_reward", 0.0) for info in later]
+    received[-1] += reward - trajectory.final_reward if pays else reward
+    if trajectory.rewards_if_ended(step_index):
+        return sum(received)
+    total = 0.0
+    for one in reversed(received):
+        total = one + discount * total
+    return total
+
+
 class SamplingRewardTransform(RewardTransform, ABC):
     """Changes the advantages of a batch in place. It may leave out steps, but must not add any.
 

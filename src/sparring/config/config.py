@@ -215,7 +215,7 @@ class Config(Settings):
         fix = "Leave one of the two out"
         if self.credit is not None and self.rewards.sampling != RewardSettings().sampling:
             raise InputError("credit", "takes the place of rewards.sampling", fix)
-        for field, transforms in self.rewards:
+        for field, transforms in self.rewards.lists.items():
             names = Counter(one.type.removesuffix("_by_env") for one in transforms if one.type != "python")
             if twice := [name for name, count in names.items() if count > 1]:
                 raise InputError(f"rewards.{field}", f"{twice[0]} is there twice", fix)
@@ -232,6 +232,9 @@ class Config(Settings):
             second, fix = "same_prompt_baseline in rewards.sampling", f"{fix}: rewards.sampling = [] has none"
         if moving and second:
             raise InputError("rewards.final", f"{moving[0]} is a baseline, and so is {second}", fix)
+        if (self.learning.critic or self.learning.own_critics) and self.rewards.discount not in (None, 1.0):
+            problem = f"is {self.rewards.discount:g}, but a critic discounts by its own gamma"
+            raise InputError("rewards.discount", problem, "Set 1 here, and gamma in the critic's table")
 
     def _check_tree(self, values: str) -> None:
         """Check that values by the tree, which are made of rewards, go together with advantages.
@@ -240,7 +243,10 @@ class Config(Settings):
         """
         tree, returns = f'{values} = "tree"', f'set {values} = "returns"'
         divides = f"divides advantages by a deviation, but {tree} needs them in units of reward"
-        for field, transforms in self.rewards:
+        if self.rewards.discount is not None:
+            problem = f"credits each turn with a reward of its own, but {tree} has those of ends alone"
+            raise InputError("rewards.discount", problem, f"Leave it out, or {returns}")
+        for field, transforms in self.rewards.lists.items():
             if changing := [one.type for one in transforms if not keeps_unit(one)]:
                 problem = (
                     f"{changing[0]} changes from game to game what an end is worth, which {tree} averages"

@@ -125,7 +125,7 @@ _NO_CRITIC = Only("learning.critic", (None,), why="learning.critic takes its pla
 
 
 class RewardSettings(Settings):
-    """Reward transforms; each list is applied in order."""
+    """Reward transforms, of which each list is applied in order, and the discount."""
 
     final: Annotated[list[FinalReward], _BUFFER] = Field(default=[], max_length=100)
     """Applied to the final rewards of all players of a game, once for each trained player."""
@@ -135,6 +135,16 @@ class RewardSettings(Settings):
         default=[SamePrompt()], max_length=100
     )
     """Applied to the training batch."""
+    discount: Annotated[float | None, _BUFFER] = Field(default=None, ge=0, le=1)
+    """With a number, each turn of a player is credited with what the player receives from then on: the reward
+    after its next turn counts so many times, that after the one after it the square of it, and so on. A game
+    that pays at its end alone is paid with the last turn. By default each turn is credited with the whole
+    game's reward. A critic has a discount of its own, so with one this is 1."""
+
+    @property
+    def lists(self) -> dict[str, list[FinalReward] | list[StepReward] | list[SamplingReward]]:
+        """The lists of transforms, by their names."""
+        return {"final": self.final, "step": self.step, "sampling": self.sampling}
 
 
 def keeps_unit(one: FinalReward | StepReward | SamplingReward) -> bool:

@@ -44,8 +44,9 @@ Built = TypeVar("Built")
 
 
 def is_class_path(text: str) -> bool:
-    """Return whether ``text`` names a file and a class."""
-    return re.match(CLASS_PATH, text) is not None
+    """Return whether ``text`` names a file and a class. One with a library's name before it, as in
+    ``pettingzoo:my_game.py:env``, does not; a drive of Windows has one letter."""
+    return re.match(CLASS_PATH, text) is not None and re.match(r"\w\w+:", text) is None
 
 
 def name_of(text: str) -> str:

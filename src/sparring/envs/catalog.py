@@ -1,13 +1,9 @@
 """The catalog of environments: creates games by id, lists them, and explains why one is not playable."""
 
-import importlib.util
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 from sparring.core import InputError
@@ -15,9 +11,16 @@ from sparring.core.env_id import parts_of
 from sparring.core.own_code import is_class_path
 from sparring.envs import own_game
 from sparring.envs.environment_game import environment_game
-from sparring.envs.environments import build_environment, is_environment, library_of_environment
+from sparring.envs.environments import (
+    LISTED,
+    build_environment,
+    is_environment,
+    library_of_environment,
+    names_in,
+)
 from sparring.envs.game import Game
 from sparring.envs.known_ids import suggest, textarena_facts
+from sparring.envs.needs import NEEDS
 
 Library = Literal["textarena", "openspiel", "python", "environment"]
 
@@ -149,8 +152,23 @@ def tells_moves(env_id: str) -> bool:
 
 
 def list_environments() -> list[EnvInfo]:
-    """Return every environment of both libraries under its default id, OpenSpiel's games first."""
-    return [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in textarena_facts())]
+    """Return every game of both libraries under its default id, OpenSpiel's first, and the environments of
+    the other libraries that are installed."""
+    games = [*_list_openspiel(), *(_describe_textarena(env_id) for env_id in textarena_facts())]
+    return games + [one for library in LISTED for one in _list_library(library)]
+
+
+def _list_library(library: str) -> list[EnvInfo]:
+    infos = []
+    try:
+        for name in names_in(library):
+            try:
+                infos.append(describe(f"{library}:{name}"))
+            except InputError as error:
+                infos.append(EnvInfo(f"{library}:{name}", library, [], False, error.problem))
+    except InputError as error:  # the library itself cannot be imported
+        infos.append(EnvInfo(library, library, [], False, error.problem))
+    return infos
 
 
 def _list_openspiel() -> list[EnvInfo]:
@@ -183,24 +201,6 @@ def _describe_textarena(env_id: str) -> EnvInfo:
 
 
 def _reason(fact: dict[str, Any]) -> str:
-    if "needs" in fact and _NEEDS[fact["needs"]]():
+    if "needs" in fact and NEEDS[fact["needs"]]():
         return ""
     return str(fact.get("reason", ""))
-
-
-def _has_nltk_words() -> bool:
-    """Search the directories that NLTK searches, without importing it, which takes a second."""
-    places = os.environ.get("NLTK_DATA", "").split(os.pathsep)
-    roots = [Path(place) for place in places if place]
-    roots += [Path.home() / "nltk_data"]
-    roots += [Path(sys.prefix, part, "nltk_data") for part in ("", "share", "lib")]
-    roots += [Path("/usr", part, "nltk_data") for part in ("share", "local/share", "lib", "local/lib")]
-    return any((root / "corpora" / name).exists() for root in roots for name in ("words", "words.zip"))
-
-
-_NEEDS: dict[str, Callable[[], bool]] = {
-    "python3.12": lambda: sys.version_info >= (3, 12),
-    "openrouter": lambda: "OPENROUTER_API_KEY" in os.environ,
-    "gym": lambda: importlib.util.find_spec("gym") is not None,
-    "nltk-words": _has_nltk_words,
-}

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from sparring.core import EpisodeError
-from sparring.core.own_code import own_failure
+from sparring.core.own_code import own_failure, own_function
 
 T = TypeVar("T")
 
@@ -51,6 +51,16 @@ def reading() -> Iterator[None]:
         raise EpisodeError(own_failure(error)) from error
 
 
+def own_words(path: str) -> Callable[..., str] | None:
+    """Return the function (``my_words.py:board``) that says what a player reads; ``None`` without a path."""
+    return own_function(path, "env.options.render_text") if path else None
+
+
+def with_moves(text: str, moves: Sequence[str]) -> str:
+    """Return a text with the legal moves below it, if they are listed."""
+    return f"{text}\nLegal moves: {', '.join(moves)}." if moves else text
+
+
 class Environment(ABC):
     """One game at a time, for ``num_players`` players. ``reset`` begins the next one.
 
@@ -64,13 +74,16 @@ class Environment(ABC):
 
     ``lists_moves``: every situation has the legal moves of whoever is to act. ``time_limit``: seconds that
     each call may take. ``max_open``: how many objects are open at once in a process, ``None`` for as many as
-    there are games.
+    there are games. ``invalid_reward``: what an invalid move, which ends the game, pays its player on top of
+    what was earned. ``None`` is -1, and 1 to the other of two; with one player it is 0. Where legal moves can
+    lose more than that, as where each step has a price, write less than the least that they can still pay.
     """
 
     num_players: int = 2
     lists_moves: bool = False
     time_limit: float = 60.0
     max_open: int | None = None
+    invalid_reward: float | None = None
 
     @abstractmethod
     async def reset(self, seed: int) -> Situation:
@@ -89,12 +102,9 @@ class Environment(ABC):
         """Return the text that introduces the game to ``player``; asked after ``reset``."""
 
     def invalid_rewards(self, player: int) -> dict[int, float] | None:
-        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned.
-
-        ``None`` is -1, and 1 to the other of two; with one player it is 0. Where each step costs something,
-        return more than what an early end saves.
-        """
-        return None
+        """Return what an invalid move of ``player``, which ends the game, pays on top of what was earned: by
+        default ``invalid_reward``; see there for ``None``."""
+        return None if self.invalid_reward is None else {player: self.invalid_reward}
 
     def info(self) -> dict[int, dict[str, Any]]:
         """Return what to report about each player at the end."""

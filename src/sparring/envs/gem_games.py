@@ -8,11 +8,21 @@ import gem
 import gem.envs
 import numpy as np
 
+from sparring.core import InputError
 from sparring.core.own_code import own_code
 from sparring.core.text import indented
 from sparring.envs.environment import BlockingEnvironment, Situation, end_of
+from sparring.envs.needs import has_nltk_words
 
 T = TypeVar("T")
+
+OF_WORDS = ("game:Hangman", "game:WordSearch", "game:Wordle")
+"""The games that draw from a list of words, which GEM otherwise downloads."""
+
+
+def names() -> list[str]:
+    """Return the ids of the games. GEM's others are questions, which come from data sets."""
+    return [name for name in gem.envs.registration.ENV_REGISTRY if name.startswith("game:")]
 
 
 class GEMEnvironment(BlockingEnvironment):
@@ -29,6 +39,9 @@ class GEMEnvironment(BlockingEnvironment):
     num_players = 1
 
     def __init__(self, name: str, **settings: Any) -> None:
+        if name.startswith(OF_WORDS) and not has_nltk_words():
+            fix = "Run: python -m nltk.downloader words"
+            raise InputError("env.id", f"{name} needs the words of NLTK, which are not here", fix)
         self._states: tuple[Any, Any] | None = None
         with own_code(f"{name} cannot be made", "env.id"):
             self.env: Any = self._call(lambda: gem.make(name, **settings))

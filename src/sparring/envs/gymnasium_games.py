@@ -8,10 +8,30 @@ from typing import Any
 import gymnasium
 
 from sparring.core import InputError
-from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, Situation, end_of, reading
+from sparring.core.own_code import own_code
+from sparring.envs.environment import (
+    BlockingEnvironment,
+    Situation,
+    end_of,
+    own_words,
+    reading,
+    with_moves,
+)
+
+# What it warns of, such as an id of which there is a newer version, is nothing for who plays.
+gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 _HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.)\x1b\[0m")
+
+
+def names() -> list[str]:
+    """Return the ids that are registered, each of the newest version."""
+    newest: dict[tuple[str | None, str], Any] = {}
+    for spec in gymnasium.registry.values():
+        known = newest.setdefault((spec.namespace, spec.name), spec)
+        if (spec.version or 0) > (known.version or 0):
+            newest[spec.namespace, spec.name] = spec
+    return [spec.id for spec in newest.values()]
 
 
 class GymnasiumEnvironment(BlockingEnvironment):
@@ -22,9 +42,11 @@ class GymnasiumEnvironment(BlockingEnvironment):
             ``my_module:MyMaze-v0``.
         actions: names of the numbers, in order; by default the numbers themselves.
         render_text: a function (``my_words.py:lake``) of an observation and the environment, which returns
-            what the player reads; by default what the environment draws as text, or else the observation.
+            what the player reads above the legal moves; by default what the environment draws as text, or
+            else the observation.
         rules: the text that introduces the environment.
         in_thread: make moves in a thread.
+        invalid_reward: see Environment.
         settings: what the environment itself takes.
     """
 
@@ -37,10 +59,11 @@ class GymnasiumEnvironment(BlockingEnvironment):
         render_text: str = "",
         rules: str = "",
         in_thread: bool = False,
+        invalid_reward: float | None = None,
         **settings: Any,
     ) -> None:
-        self.in_thread, self._rules = in_thread, rules or f"You act in {name}."
-        self.render_text = own_function(render_text, "env.options") if render_text else None
+        self.in_thread, self.invalid_reward = in_thread, invalid_reward
+        self._rules, self.render_text = rules or f"You act in {name}.", own_words(render_text)
         with own_code(f"{name} cannot be made", "env.id"):
             module, _, registered = name.rpartition(":")
             if module:
@@ -100,4 +123,4 @@ class GymnasiumEnvironment(BlockingEnvironment):
             text = f"You see {observation}."
         mask = info.get("action_mask")
         legal = [name for place, name in enumerate(self.actions) if mask is None or mask[place]]
-        return Situation({0: text}, {0: legal} if self.lists_moves else {}, {0: reward})
+        return Situation({0: with_moves(text, legal)}, {0: legal} if self.lists_moves else {}, {0: reward})

@@ -10,8 +10,7 @@ from openenv.core.generic_client import GenericEnvClient
 from websockets.exceptions import WebSocketException
 
 from sparring.core.errors import EpisodeError, shown
-from sparring.core.own_code import own_function
-from sparring.envs.environment import End, Environment, Situation, reading
+from sparring.envs.environment import End, Environment, Situation, own_words, reading, with_moves
 
 _OF_THE_MOVE = "(code: EXECUTION_ERROR)"
 
@@ -25,13 +24,14 @@ class OpenEnvEnvironment(Environment):
     Args:
         url: the server's address.
         render_text: a function (``my_words.py:board``) of an observation, which returns what the player
-            reads; by default its ``text``, or else the table as JSON.
+            reads above the legal moves; by default its ``text``, or else the table as JSON.
         action: the field of an action that holds the answer.
         moves: the field of an observation that lists the legal moves, if there is one.
         rules: the text that introduces the environment.
         num_players: how many seats are played here.
         max_open: sessions that are open at once.
         time_limit: seconds that a call may take.
+        invalid_reward: see Environment.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class OpenEnvEnvironment(Environment):
         num_players: int = 1,
         max_open: int = 16,
         time_limit: float = 60.0,
+        invalid_reward: float | None = None,
     ) -> None:
         self.num_players, self.max_open, self.time_limit = num_players, max_open, time_limit
-        self.lists_moves = bool(moves)
-        self.render_text = own_function(render_text, "env.options") if render_text else _text
+        self.lists_moves, self.invalid_reward = bool(moves), invalid_reward
+        self.render_text = own_words(render_text)
         self.action, self.moves, self._rules = action, moves, rules
         self._told: dict[int, str] = {}
         self.client: Any = GenericEnvClient(url, connect_timeout_s=time_limit, message_timeout_s=time_limit)
@@ -97,8 +98,9 @@ class OpenEnvEnvironment(Environment):
         if self.lists_moves and not isinstance(legal, list):
             raise EpisodeError(f"the server's observation has {shown(legal)} for {self.moves}, not a list")
         self._told[player] = str(seen.get("rules") or "")
-        moves = {player: list(map(str, legal or ()))} if self.lists_moves else {}
-        return Situation({player: str(self.render_text(seen))}, moves, rewards)
+        moves = [*map(str, legal or ())] if self.lists_moves else []
+        text = with_moves(self.render_text(seen), moves) if self.render_text else _text(seen)
+        return Situation({player: text}, {player: moves} if self.lists_moves else {}, rewards)
 
 
 def _text(observation: Mapping[str, Any]) -> str:

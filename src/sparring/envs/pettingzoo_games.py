@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import pkgutil
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +12,15 @@ from pettingzoo import AECEnv, ParallelEnv
 from sparring.core import InputError
 from sparring.core.errors import shown
 from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, End, Situation, end_of, reading
+from sparring.envs.environment import (
+    BlockingEnvironment,
+    End,
+    Situation,
+    end_of,
+    own_words,
+    reading,
+    with_moves,
+)
 from sparring.envs.pettingzoo_words import WORDS, Words
 
 FAMILIES = ("classic", "butterfly", "sisl", "atari")
@@ -25,12 +35,13 @@ class PettingZooEnvironment(BlockingEnvironment):
         name: the game's module, such as ``chess_v6``; with ``make`` any name.
         make: a function of your own (``my_game.py:env``) that returns an AEC or a parallel environment.
         render_text: a function (``my_words.py:board``) that is called with an observation, the environment
-            and the agent, and returns what the agent reads; the legal moves are added. Some games have words
-            of their own.
+            and the agent, and returns what the agent reads above the legal moves. Some games have words of
+            their own.
         action_name: a function of an action, the environment and the agent, which returns the move's name; by
             default the number.
         rules: the text that introduces the game.
         in_thread: make moves in a thread.
+        invalid_reward: see Environment.
         settings: what the game itself takes.
     """
 
@@ -44,17 +55,19 @@ class PettingZooEnvironment(BlockingEnvironment):
         action_name: str = "",
         rules: str = "",
         in_thread: bool = False,
+        invalid_reward: float | None = None,
         **settings: Any,
     ) -> None:
-        build = own_function(make, "env.options") if make else _maker_of(name)
-        words = Words() if make else WORDS.get(name, Words())
-        self.render_text = own_function(render_text, "env.options") if render_text else words.render_text
+        path, words = ("", Words()) if make else (_path_of(name), WORDS.get(name, Words()))
+        own = own_words(render_text)
+        self.render_text, self._adds_moves = own or words.render_text, own is not None
         if self.render_text is None:
             fix = 'Name a function of an observation, the environment and an agent: "my_words.py:board"'
             raise InputError("env.options.render_text", f"{name} has no words of its own", fix)
+        build = own_function(make, "env.options.make") if make else _maker_of(path)
         self.action_name = own_function(action_name, "env.options") if action_name else words.action_name
         self._rules, self.in_thread = rules or words.rules, in_thread
-        self._adds_moves = bool(render_text)
+        self.invalid_reward = invalid_reward
         with own_code(f"{name} cannot be made", "env.options"):
             self.env: Any = build(**settings)
         self.is_parallel = isinstance(self.env, ParallelEnv)
@@ -133,8 +146,7 @@ class PettingZooEnvironment(BlockingEnvironment):
         """Return what a player reads."""
         assert self.render_text is not None
         text = self.render_text(observation, self.env, self.agents[player])
-        moves = f"\nLegal moves: {', '.join(self._actions[player])}." if self._adds_moves else ""
-        return f"{text}{moves}"
+        return with_moves(text, [*self._actions[player]] if self._adds_moves else [])
 
     def _named(self, agent: str, observation: Any, info: Mapping[str, Any]) -> dict[str, int]:
         """Return the legal actions by name: those of the mask, or all if there is none."""
@@ -147,18 +159,32 @@ class PettingZooEnvironment(BlockingEnvironment):
         return {name(action, self.env, agent): action for action in legal}
 
 
-def _maker_of(name: str) -> Any:
-    """Return the function that makes a game of PettingZoo, as a parallel one where it is; raise an InputError
-    if there is none of this name, or it needs more."""
+def names() -> list[str]:
+    """Return the modules of all games, by their names."""
+    return [
+        module.name
+        for family in FAMILIES
+        if (spec := importlib.util.find_spec(f"pettingzoo.{family}")) is not None
+        for module in pkgutil.iter_modules(spec.submodule_search_locations)
+        if re.search(r"_v\d+$", module.name)
+    ]
+
+
+def _path_of(name: str) -> str:
+    """Return the path of a game's module; raise an InputError if PettingZoo has none of this name."""
     for family in FAMILIES if name.isidentifier() else ():
-        path = f"pettingzoo.{family}.{name}"
-        if importlib.util.find_spec(path) is None:
-            continue
-        try:
-            module = importlib.import_module(path)
-        except ImportError as error:
-            fix = "Run: pip install 'sparring[pettingzoo]'"
-            raise InputError("env.id", f"{name} cannot be imported ({error})", fix) from error
-        return module.parallel_env if hasattr(module, "parallel_env") else module.env
+        if importlib.util.find_spec(path := f"pettingzoo.{family}.{name}") is not None:
+            return path
     fix = 'Name a module of it, such as chess_v6, or your own in options: make = "my_game.py:env"'
     raise InputError("env.id", f"PettingZoo has no game {name!r}", fix)
+
+
+def _maker_of(path: str) -> Any:
+    """Return the function that makes a game of PettingZoo, as a parallel one where it is; raise an InputError
+    if it needs more."""
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        name, fix = path.rpartition(".")[2], "Run: pip install 'sparring[pettingzoo]'"
+        raise InputError("env.id", f"{name} cannot be imported ({error})", fix) from error
+    return module.parallel_env if hasattr(module, "parallel_env") else module.env

@@ -7,11 +7,16 @@ from typing import Any
 import rlcard
 
 from sparring.core import InputError
-from sparring.core.own_code import own_code, own_function
-from sparring.envs.environment import BlockingEnvironment, Situation, reading
+from sparring.core.own_code import own_code
+from sparring.envs.environment import BlockingEnvironment, Situation, own_words, reading, with_moves
 
 WITH_TEXT = ("blackjack", "doudizhu", "leduc-holdem", "limit-holdem", "no-limit-holdem", "uno")
 """The games of which RLCard gives more than numbers."""
+
+
+def names() -> list[str]:
+    """Return the names of all games."""
+    return [*rlcard.envs.registration.registry.env_specs]
 
 
 class RLCardEnvironment(BlockingEnvironment):
@@ -20,19 +25,29 @@ class RLCardEnvironment(BlockingEnvironment):
     Args:
         name: RLCard's name of the game.
         render_text: a function (``my_words.py:table``) of a state, RLCard's environment and the number of the
-            player, which returns what the player reads; by default RLCard's own table, line by line.
+            player, which returns what the player reads above the legal moves; by default RLCard's own table,
+            line by line.
         rules: the text that introduces the game.
         in_thread: make moves in a thread.
+        invalid_reward: see Environment.
         settings: what the game itself takes, such as ``game_num_players``.
     """
 
     lists_moves = True
 
     def __init__(
-        self, name: str, render_text: str = "", rules: str = "", in_thread: bool = False, **settings: Any
+        self,
+        name: str,
+        render_text: str = "",
+        rules: str = "",
+        in_thread: bool = False,
+        invalid_reward: float | None = None,
+        **settings: Any,
     ) -> None:
-        self.name, self.settings, self.in_thread = name, settings, in_thread
-        self.render_text = own_function(render_text, "env.options") if render_text else _table
+        self.in_thread, self.invalid_reward = in_thread, invalid_reward
+        self.render_text = own_words(render_text) or _table
+        if name not in names():
+            raise InputError("env.id", f"RLCard has no game {name!r}", f"It has: {', '.join(names())}")
         if not render_text and name not in WITH_TEXT:
             fix = 'Name a function of a state, the environment and a player: "my_words.py:table"'
             raise InputError("env.options.render_text", f"RLCard has no text for {name}", fix)
@@ -65,7 +80,8 @@ class RLCardEnvironment(BlockingEnvironment):
         if len(numbers) != len(names):  # RLCard merges some of its moves
             names = [*map(str, numbers)]
         self._actions = dict(zip(names, numbers, strict=True))
-        return Situation({player: self.render_text(state, self.env, player)}, {player: names})
+        text = with_moves(self.render_text(state, self.env, player), names)
+        return Situation({player: text}, {player: names})
 
 
 def _name(action: Any) -> str:

@@ -70,6 +70,7 @@ def build_buffer(config: Config, tracker: MetricLogger | None, batch_log: BatchL
         seed=derive_seed(config.seed, "buffer"),
         batch_log=batch_log,
         critics=config.learning.own_critics,
+        discount=config.rewards.discount,
     )
 
 
