@@ -164,7 +164,7 @@ class TinkerJobs(JobProvider):
 
     async def _training_client(self, job: TinkerJob) -> Any:
         """Return the SDK's client of a new model in the newest state of a job, or where the job starts."""
-        service, start, state = await self.service.client(), job.request.model, job.state
+        service, start, state = (await self.service.connected()).service, job.request.model, job.state
         if state is not None:
             return await self._ask(
                 lambda: service.create_training_client_from_state_with_optimizer(state), state
@@ -202,7 +202,7 @@ class TinkerJobs(JobProvider):
         before, job.state, job.step = job.state, saved.path, step
         self._write(job_id, job)
         if before is not None:
-            rest = (await self.service.client()).create_rest_client()
+            rest = (await self.service.connected()).rest
             with contextlib.suppress(SparringError):  # a state too many only takes space
                 await self.service.ask(
                     lambda: rest.delete_checkpoint_from_tinker_path(before), before, CONNECT_SECONDS

@@ -6,13 +6,14 @@ learning rates and AdamW.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sparring.core import TrainingRecord
 from sparring.core.adapters import LORA_RANK
+from sparring.core.records import joined
 from sparring.finetune.jobs.schema import MAX_BATCH, MAX_EPOCHS, MAX_MULTIPLIER, read_conversations
 from sparring.finetune.tinker.requests import MAX_RANK
 from sparring.learn.algorithms.sft import Sft
@@ -49,32 +50,11 @@ class TinkerHyperparameters(BaseModel):
 
 
 @dataclass(frozen=True)
-class TokenExample:
-    """Token ids, and whether each was said by the model and is learned."""
-
-    tokens: list[int]
-    is_said: list[bool]
-
-
-def token_examples(answers: Sequence[TrainingRecord]) -> list[TokenExample]:
-    """Return the answers of a conversation as examples. An answer whose prompt begins with the example before
-    it continues that, so that no token is paid for twice."""
-    found: list[TokenExample] = []
-    for one in answers:
-        prompt, said = one.prompt_token_ids, one.completion_token_ids
-        begun: list[bool] = []
-        if found and prompt[: len(found[-1].tokens)] == found[-1].tokens:
-            begun = found.pop().is_said
-        is_said = [*begun, *[False] * (len(prompt) - len(begun)), *[True] * len(said)]
-        found.append(TokenExample([*prompt, *said], is_said))
-    return found
-
-
-@dataclass(frozen=True)
 class TinkerPlan:
-    """The conversations of a job as examples, their families, and its numbers."""
+    """The conversations of a job, each of as few records as its prompts allow, so that no token is paid for
+    twice; their families; the job's numbers."""
 
-    conversations: Sequence[Sequence[TokenExample]]
+    conversations: Sequence[Sequence[TrainingRecord]]
     families: Sequence[int]
     numbers: Hyperparameters
     seed: int
@@ -83,7 +63,8 @@ class TinkerPlan:
     def of(cls, content: bytes, renderer: Renderer, settings: JobSettings) -> Self:
         """Return the plan for a file of conversations. Raises WrongLine: one cannot be trained on."""
         talks = read_conversations(content)
-        conversations = [token_examples(renderer.conversation(one)) for one in talks]
+        answers = (renderer.conversation(one) for one in talks)
+        conversations = [joined([replace(one, rollout_id="one") for one in talk]) for talk in answers]
         numbers = settings.resolved(len(talks))
         return cls(conversations, families([opening(one.messages) for one in talks]), numbers, settings.seed)
 
@@ -102,17 +83,17 @@ class TinkerPlan:
         epoch, index = divmod(step, self._steps_per_epoch)
         order, size = epoch_order(self.families, self.seed, epoch), self.numbers.batch_size
         chosen = order[index * size : (index + 1) * size]
-        examples = [example for one in chosen for example in self.conversations[one]]
-        weight = 1 / sum(sum(one.is_said) for one in examples)
+        records = [record for one in chosen for record in self.conversations[one]]
+        weight = 1 / sum(sum(one.action_mask) for one in records)
         return [
             types.Datum(
-                model_input=types.ModelInput.from_ints(one.tokens[:-1]),
+                model_input=types.ModelInput.from_ints(one.input_ids[:-1]),
                 loss_fn_inputs={
-                    "target_tokens": one.tokens[1:],
-                    "weights": [weight * said for said in one.is_said[1:]],
+                    "target_tokens": one.input_ids[1:],
+                    "weights": [weight * said for said in one.action_mask[1:]],
                 },
             )
-            for one in examples
+            for one in records
         ]
 
     def adam(self, step: int, types: Any) -> Any:

@@ -19,7 +19,7 @@ from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.errors import imported
 from sparring.engine.api_connection import checked_address, is_sendable, key_of
-from sparring.engine.api_replies import words_of
+from sparring.engine.api_replies import read_error, words_of
 from sparring.learn.model_files import load_chat_tokens
 
 FIELD = "finetune.provider.type"
@@ -43,6 +43,15 @@ class TinkerBase:
     context: int
 
 
+@dataclass(frozen=True)
+class Connected:
+    """The SDK's clients, whose session is open, and the base models with their longest contexts."""
+
+    service: Any
+    rest: Any
+    contexts: dict[str, int | None]
+
+
 class TinkerService:
     """A connection, made when it is first needed. ``sdk`` is the package ``tinker``. Raises InputError: the
     package, the address or the key is wrong."""
@@ -57,18 +66,19 @@ class TinkerService:
             raise InputError(self._key_name, "contains a character that is invalid in a key", "Set it again")
         self._made: dict[Hashable, asyncio.Task[Any]] = {}
 
-    async def client(self) -> Any:
-        """Return the SDK's client, whose session is open."""
-        return (await self._once("service", self._connect))[0]
+    async def connected(self) -> Connected:
+        """Return the connection. Raises InputError: the key is wrong; SparringError: there is none now."""
+        return await self._once("connected", self._connect)
 
     async def sampler(self, model: str) -> Any:
         """Return the SDK's sampler of a base model, or of weights that were saved for sampling."""
 
         async def make() -> Any:
-            which = {"model_path": model} if model.startswith(PATH) else {"base_model": model}
-            service = await self.client()
+            which = {"model_path": model}
             if not model.startswith(PATH):
+                which = {"base_model": model}
                 await self.base(model)
+            service = (await self.connected()).service
             return await self.ask(
                 lambda: service.create_sampling_client(**which),
                 f"model {model}",
@@ -82,7 +92,7 @@ class TinkerService:
         """Return what is needed of a base model. Raises InputError: there is none, or it has no tokenizer."""
 
         async def make() -> TinkerBase:
-            _, contexts = await self._once("service", self._connect)
+            contexts = (await self.connected()).contexts
             if model not in contexts:
                 known = ", ".join(map(ascii, sorted(contexts)[:20]))
                 raise InputError("model_name", f"{self.host} has no model {model!r:.100}", f"Use {known}")
@@ -120,21 +130,24 @@ class TinkerService:
 
     async def close(self) -> None:
         """End the session; the next call opens another one."""
-        connected = self._made.get("service")
+        connected = self._made.get("connected")
         for task in self._made.values():
             task.cancel()
         await asyncio.gather(*self._made.values(), return_exceptions=True)
         self._made.clear()
         if connected is not None and not connected.cancelled() and connected.exception() is None:
-            service = connected.result()[0]
+            service = connected.result().service
             with contextlib.suppress(SparringError):  # a session that nobody ends times out
                 await self.ask(lambda: service.close("success"), "the end of the session", END_SECONDS)
 
     def _problem(
         self, error: Exception, about: str, refused: type[SparringError], failure: type[SparringError]
     ) -> SparringError:
-        sdk, words = self.sdk, words_of(getattr(error, "message", error), self._key)
-        status = error.status_code if isinstance(error, sdk.APIStatusError) else 0
+        sdk, status = self.sdk, 0
+        words = words_of(str(error).removeprefix("Request failed: ").partition(" for self.")[0], self._key)
+        if isinstance(error, sdk.APIStatusError):
+            status = error.status_code
+            words = read_error(status, error.body, error.response.headers, self._key).words
         if status in (401, 403):
             problem = f"was rejected by {self.host} ({status})"
             return InputError(self._key_name, problem, "Set it to a key that this service accepts")
@@ -143,16 +156,15 @@ class TinkerService:
             return refused(f"{about}: {words}")
         return failure(f"{about}: {words}")
 
-    async def _connect(self) -> tuple[Any, dict[str, int | None]]:
-        """Open a session; return the SDK's client, and the base models with their longest contexts."""
+    async def _connect(self) -> Connected:
         key = self._key if self._key.startswith(KEY_PREFIX) else f"{KEY_PREFIX}{self._key}"
         account = {"base_url": self.base_url, "api_key": key}
 
-        def connect() -> tuple[Any, dict[str, int | None]]:
-            listed = self.sdk.RestClient(**account).get_server_capabilities().result()
-            service = self.sdk.ServiceClient(**account)
+        def connect() -> Connected:
+            rest, service = self.sdk.RestClient(**account), self.sdk.ServiceClient(**account)
+            listed = rest.get_server_capabilities().result().supported_models
             service.holder  # noqa: B018 (opens the session, for which it blocks)
-            return service, {one.model_name: one.max_context_length for one in listed.supported_models}
+            return Connected(service, rest, {one.model_name: one.max_context_length for one in listed})
 
         return await self.ask(lambda: _in_thread(connect), "the connection", CONNECT_SECONDS)
 
