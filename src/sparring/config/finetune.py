@@ -176,9 +176,10 @@ LOCAL_SERVER = "http://127.0.0.1:8000/v1"
 class ProviderSettings(Settings):
     """Where models answer and jobs are made."""
 
-    type: Literal["openai", "local", "dry_run"] = "openai"
-    """An API with OpenAI's routes; the model of `[model]` in this process, with the settings of `[inference]`
-    and jobs in the run's directory, so that no server is needed; or jobs that train nothing."""
+    type: Literal["openai", "tinker", "local", "dry_run"] = "openai"
+    """An API with OpenAI's routes; a service with Tinker's training API; the model of `[model]` in this
+    process, with the settings of `[inference]` and jobs in the run's directory, so that no server is needed;
+    or jobs that train nothing."""
     base_url: Line | None = None
     """Address of the API; by default `sparring serve` on this machine, http://127.0.0.1:8000/v1. With
     `dry_run` and no address, answers are drawn and nobody is asked. OpenAI's is https://api.openai.com/v1."""

@@ -42,6 +42,9 @@ _GZIP_OR_ZLIB = 47
 _OF_THE_ENCODING = ("content-encoding", "content-length", "transfer-encoding")
 _OPENROUTER = "openrouter.ai"
 OPENAI = "api.openai.com"
+_TINKER = "tinker.thinkingmachines.dev"
+KEYS = {_OPENROUTER: "OPENROUTER_API_KEY", OPENAI: "OPENAI_API_KEY", _TINKER: "TINKER_API_KEY"}
+"""The environment variables of the keys of hosts; those of others are in ``TOKEN_VARIABLE``."""
 HOSTED = (_OPENROUTER, OPENAI)
 """Hosts that return no token ids, do not serve our adapters, and have no model called ``default``."""
 
@@ -244,7 +247,7 @@ def key_of(host: str) -> tuple[str, str]:
     """Return the environment variable of the key of a host, and the key. Raises InputError: it is not set."""
     if is_loopback(host):
         return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
-    name = {_OPENROUTER: "OPENROUTER_API_KEY", OPENAI: "OPENAI_API_KEY"}.get(host, TOKEN_VARIABLE)
+    name = KEYS.get(host, TOKEN_VARIABLE)
     key = os.environ.get(name)
     if not key:
         fix = "Set it, or use a model on this machine: sparring serve, and OpenAIClient.for_local()"

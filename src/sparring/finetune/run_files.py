@@ -108,6 +108,7 @@ class RunFiles:
         self.sampling = root / "sampling.json"
         self.jobs = root / "jobs"
         self.server = root / "server"
+        self.tinker = root / "tinker"
         self.states = root / "states"
         self.job_states = root / "job_states.json"
         self.rollouts = root / "rollouts"

@@ -9,6 +9,7 @@ from sparring.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters
 from sparring.config.programs import ProofsSettings
 from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
+from sparring.core.errors import check_installed
 from sparring.core.own_code import is_class_path, own_class
 from sparring.engine.adapters import FINE_TUNED
 from sparring.engine.api_connection import HOSTED, checked_address, key_of
@@ -131,6 +132,10 @@ def _check_models(config: Config, agents: list[str]) -> None:
     if is_local and given.provider.base_url is not None:
         problem = f"is {url}, but a local provider asks no API"
         raise InputError("finetune.provider.base_url", problem, 'Leave it out, or set type = "openai"')
+    is_tinker = given.provider.type == "tinker"
+    if is_tinker and given.trainer == "pure_text_malt":
+        problem = "is pure_text_malt, which makes jobs of DPO, and Tinker's API has no DPO"
+        raise InputError("finetune.trainer", problem, "Use pure_text_ei, or another provider")
     local = {TRAINED, BASE, last_part(config.model.name)}
     for name in agents:
         model = parameters_of(given.agents, name).model_name
@@ -140,6 +145,9 @@ def _check_models(config: Config, agents: list[str]) -> None:
             raise InputError(
                 field, problem, f"Use {', '.join(sorted(local))}, or the model of an earlier job"
             )
+        if is_tinker and model in (TRAINED, BASE):
+            fix = "Write the base model's name, such as Qwen/Qwen3-8B"
+            raise InputError(field, f"is {model!r}, and Tinker's API has no model of that name", fix)
         if model == TRAINED and not is_local and checked_address(url).hostname in HOSTED:
             problem = f"is {TRAINED!r}, which {url} does not have"
             raise InputError(field, problem, "Write the name of the model that it starts from")
@@ -188,8 +196,12 @@ def _api(
     config: Config, arena: ProofArena, directory: Path, say: Callable[[str], None], connect: bool
 ) -> tuple[InferenceClient, JobProvider]:
     given = settings_of(config).provider
-    if given.draws_answers or (given.type == "local" and not connect):
+    if given.type == "tinker":
+        check_installed("finetune.provider.type", "tinker", "tinker", "fastapi")
+    if given.draws_answers or (given.type in ("local", "tinker") and not connect):
         return drawing_agents(arena.protocol), DryRunJobs()
+    if given.type == "tinker":
+        return _tinker_api(config, directory)
     if given.type == "local":
         return _local_api(config, directory, say)
     client = OpenAIClient(model=TRAINED, base_url=given.address, timeout=config.collection.game_timeout)
@@ -238,6 +250,18 @@ def _local_api(
         )
 
     return published.engine, LocalJobs(open_service, settings_of(config).provider.least_examples)
+
+
+def _tinker_api(config: Config, directory: Path) -> tuple[InferenceClient, JobProvider]:
+    """Return what samples and trains at a service with Tinker's API."""
+    from sparring.finetune.tinker_client import TinkerClient
+    from sparring.finetune.tinker_jobs import TinkerJobs
+    from sparring.finetune.tinker_service import TinkerService
+
+    given = settings_of(config).provider
+    service = TinkerService(given.address)
+    client = TinkerClient(service, config.collection.game_timeout)
+    return client, TinkerJobs(service, RunFiles(directory).tinker, given.least_examples)
 
 
 def _is_local(given: FinetuneSettings) -> bool:
