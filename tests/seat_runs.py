@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sparring.collection.rollout_log import RolloutLog
 from sparring.commands.evaluate import evaluate
+from sparring.view.batches import BatchRewards
 
 TALK = f"{Path(__file__).with_name('short_game.py')}:Talk"
 
@@ -33,6 +34,16 @@ def games(path):
 
 def match(path, opponent, env=TALK):
     return evaluate(str(path), env, str(opponent), 4).result
+
+
+def critics_advantages(path):
+    """The advantages of the steps of ``MIXED`` that have a critic, as a report and an export show them."""
+    rollouts = [*RolloutLog(path / "rollouts")]
+    batches = BatchRewards(path, has_buffer=True, has_critic=lambda policy: policy == "second")
+    for update, rollout in rollouts:
+        batches.add_to(update, [rollout])
+    steps = [step for _, rollout in rollouts for step in rollout.steps if step.policy == "second"]
+    return [one for *_, one in sorted((str(s.prompt), s.completion_token_ids, s.advantage) for s in steps)]
 
 
 MIXED = {

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from doc_pages import DOCS, save_named_blocks
 from game_runs import configure, metrics_of, quiet
 from program_runs import adapter
-from seat_runs import MIXED, OPPONENTS, SIDES, games
+from seat_runs import MIXED, OPPONENTS, SIDES, critics_advantages, games
 from sparring.cluster.run import train
+from sparring.commands.doctor import diagnose
 from sparring.learn.checkpoints import save_adapter
 from sparring.run.assembly import build_policy
 from sparring.run.single_process import train as train_locally
@@ -179,3 +180,9 @@ def test_magnet_beside_a_critic_learns_the_same_on_ray_as_in_one_process(model, 
     assert_learned_the_same(mixed, tmp_path / "run")
     (here,), (there,) = ([metrics_of(run)[-1]] for run in (mixed, tmp_path / "run"))
     assert there["learner/second/value_loss"] == pytest.approx(here["learner/second/value_loss"], abs=1e-4)
+    judged = [critics_advantages(run) for run in (mixed, tmp_path / "run")]
+    assert judged[1] == pytest.approx(judged[0], abs=1e-3)
+    findings = [
+        [one.to_dict() for one in diagnose(str(run))[0].findings] for run in (mixed, tmp_path / "run")
+    ]
+    assert findings[0] == findings[1] != []

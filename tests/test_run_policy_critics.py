@@ -1,5 +1,6 @@
 """Policies of one run that learn in different ways: one with a critic, another from a baseline."""
 
+import math
 import shutil
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from core_programs import played
 from game_runs import cut_back, metrics_of, resumed
 from program_runs import adapter
-from seat_runs import MIXED
+from seat_runs import MIXED, critics_advantages
 from sparring.collection.buffers import EpisodeBuffer, StepBuffer
 from sparring.collection.rollout_log import BatchLog
 from sparring.collection.transforms import NormalizeRewards, SamplingRewardTransform
@@ -131,6 +132,15 @@ def test_only_the_policy_without_a_critic_has_a_baseline_in_the_batch(mixed):
     for line in (line for number in range(1, 5) for line in log.read(number)):
         changed[line["role_id"]].add(line["rewards"]["sampled"] != line["rewards"]["step"])
     assert changed == {"player_0": {True}, "player_1": {False}}
+
+
+def test_what_the_critic_gave_each_answer_is_logged_with_the_update_that_learned_from_it(mixed):
+    found = critics_advantages(mixed)
+    assert found
+    assert all(map(math.isfinite, found))
+    assert len({round(one, 6) for one in found}) > 2, "rewards are two or three values"
+    names = sorted(path.name for path in (mixed / "batches").glob("advantages-*"))
+    assert names == [f"advantages-00000{update}.jsonl.gz" for update in range(1, 5)]
 
 
 @pytest.mark.slow  # test_run_local resumes a run with a critic by default

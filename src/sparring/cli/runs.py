@@ -34,6 +34,7 @@ _COMPARED_HELP = "The runs, by name or path; with --deals also RUN@120, RUN@best
 _DEALS_HELP = "Play this many deals with each, and show the games beside each other."
 _PAYOFFS_HELP = "Write what the members of the run's pool earned, as JSON and CSV."
 _ROLLOUTS_HELP = "Write the games or conversations that the run has logged, as one Parquet file."
+_RLDOCTOR_HELP = "Write the run's metrics as JSON lines in the words of rl-doctor."
 _PUSH_HELP = "Then upload OUT to this repository of the Hugging Face Hub, made private; needs HF_TOKEN."
 _RUNS = Path("runs")
 
@@ -210,14 +211,21 @@ def export(
         bool,
         typer.Option("--verifiers", help="Write what a run or a configuration plays as a package."),
     ] = False,
+    rldoctor: Annotated[bool, typer.Option("--rldoctor", help=_RLDOCTOR_HELP)] = False,
 ) -> None:
     """Copy a run's adapter in PEFT's format, or write a Hugging Face model with --merge."""
     from sparring.commands.export import export as export_adapter
     from sparring.commands.export import export_payoffs
 
     name = run if checkpoint is None else f"{run}@{checkpoint}"
-    of_model = {"--merge": merge, "--policy": policy, "--gguf": gguf, "--push": push}
-    if rollouts:
+    of_model: dict[str, object] = {"--merge": merge, "--policy": policy, "--gguf": gguf, "--push": push}
+    if rldoctor:
+        of_run = {"--rollouts": rollouts, "--payoffs": payoffs, "--verifiers": verifiers}
+        _refuse("--rldoctor", {**of_model, **of_run, "--checkpoint": checkpoint})
+        from sparring.commands.export_rldoctor import export_rldoctor
+
+        print(f"wrote {out}: {export_rldoctor(run, out):,} updates. Next: rl-doctor diagnose {out}")
+    elif rollouts:
         others = {"--payoffs": payoffs, "--verifiers": verifiers, "--checkpoint": checkpoint}
         _refuse("--rollouts", of_model | others)
         from sparring.commands.export_rollouts import export_rollouts

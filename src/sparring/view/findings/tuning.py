@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from sparring.core.text import counted
 from sparring.evaluation.figures import Figure, FigureName, figure_text
 from sparring.finetune.run_files import TRAINING
 from sparring.view.findings.evidence import RunEvidence
@@ -29,7 +30,7 @@ def nothing_to_imitate(seen: RunEvidence) -> Iterator[Finding]:
             yield Finding(
                 f"nothing to imitate/{group}",
                 "critical",
-                f"{group} had too few examples in {len(few)} of {len(own)} iterations, and kept its model",
+                f"{group} had too few examples in {len(few)} of {counted(len(own), 'iteration')}: no job",
                 "play more rollouts, lower the reward or the difference from which one is imitated, or give "
                 "easier claims",
                 ("finetune.rl.rollouts_per_iteration", _threshold(seen), "program.claims"),
