@@ -38,6 +38,8 @@ from sparring.run.programs import build_program
 
 TASKS = 1000
 """How many games, or at most how many requests of a program, are tasks."""
+PATIENCE = 20
+"""How many batches of a program in a row have nothing new once all of its requests have been seen."""
 SECONDS = 600.0
 """The time limit of one model call."""
 
@@ -226,11 +228,13 @@ def _loaded(file: Path) -> Loaded:
     program.model_without_role = JUDGE
     program.retries = 0
     found: dict[tuple[str, str], EpisodeRequest] = {}
+    newest = 0
     for program.step_num in range(TASKS):
         before = len(found)
         for one in program.get_batch():
             found.setdefault((one.episode_type, repr(one.artifact)), one)
-        if len(found) >= TASKS or len(found) == before:
+        newest = program.step_num if len(found) > before else newest
+        if len(found) >= TASKS or program.step_num == newest + PATIENCE:
             break
     agents = {name: AgentSpec("model", name) for name in program.roles}
     requests = []
