@@ -14,6 +14,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site-source"
 LINKED = ("AGENTS.md", "CHANGELOG.md", "README.md", "benchmarks", "docs", "llms.txt", "notes")
+STYLE = """/* A table's names are whole; it scrolls where that makes it too wide. */
+.md-typeset td code { word-break: normal; }
+"""
 API = """# {package}
 
 ::: {package}
@@ -30,6 +33,7 @@ def main() -> None:
     for name in LINKED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, SITE / name)
+    (SITE / "extra.css").write_text(STYLE)
     nav: list[Any] = [{"sparring": "README.md"}]
     for name, pages in index["sections"]():
         nav.append({name: [{index["title_of"](page): str(page)} for page in pages]})

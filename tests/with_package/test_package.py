@@ -5,10 +5,12 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import short_game
 from doc_pages import ROOT
 from sparring.config import preset_names, recipe_names
 from tiny_models import roomy_model
@@ -59,3 +61,14 @@ def test_games_a_run_its_tasks_and_its_report(tmp_path):
     done("eval here --task arithmetic --questions 2", tmp_path)
     done("report here", tmp_path)
     assert "<html" in (tmp_path / "runs" / "here" / "report.html").read_text()
+
+
+def test_the_wheel_of_an_exported_package_has_the_files_of_its_configuration(tmp_path):
+    (tmp_path / "short_game.py").write_text(Path(short_game.__file__).read_text())
+    (tmp_path / "own.toml").write_text('[[envs]]\nid = "short_game.py:Talk"\n')
+    done("export own.toml talk-game --verifiers", tmp_path)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", "./talk-game"]
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True, timeout=600)
+    (wheel,) = (tmp_path / "wheels").glob("talk_game-*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        assert {"talk_game/config.toml", "talk_game/files/0/short_game.py"} < {*files.namelist()}

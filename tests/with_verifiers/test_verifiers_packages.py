@@ -24,7 +24,8 @@ from sparring.envs.game_episode import build_episode
 from sparring.programs.verifiers_arena import VerifiersArena
 from tiny_models import roomy_model
 
-DEBATE = '[program]\ntype = "debate"\ntopics = ["Cars", "Trams", "Bells"]\nnum_rounds = 1\n'
+TOPICS = ["Cars", "Trams", "Bells", "Tea", "Ink", "Salt", "Rain", "Coal", "Wool"]
+DEBATE = f'[program]\ntype = "debate"\ntopics = {json.dumps(TOPICS)}\nnum_rounds = 1\n'
 CONFIGURATIONS = {
     "kuhn-game": '[[envs]]\nid = "kuhn_poker"\ntemplate = "default"\n',
     "leduc-game": '[[envs]]\nid = "leduc_poker"\ntemplate = "default"\n',
@@ -159,6 +160,12 @@ def test_a_debate_is_judged_by_an_agent_that_is_not_trained(exported):
     _, (result,) = asyncio.run(VerifiersArena(MockInferenceClient(said), settings).play_step())
     assert result.rollout.error is None
     assert result.rollout.rewards == {"Aff": -0.8, "Neg": 0.8, "judge": 0.0}
+
+
+def test_all_topics_of_a_debate_are_tasks_though_a_batch_draws_some(exported):
+    exported("unjudged")
+    settings = VerifiersSettings(taskset="unjudged", batch_size=1, episodes_per_task=1)
+    assert len(VerifiersArena(MockInferenceClient(), settings).tasks) == len(TOPICS)
 
 
 def test_a_program_starts_before_its_episodes_and_stops_after_them(exported):

@@ -38,6 +38,8 @@ from sparring.run.programs import build_program
 
 TASKS = 1000
 """How many games, or at most how many requests of a program, are tasks."""
+PATIENCE = 20
+"""How many batches of a program in a row have nothing new once all of its requests have been seen."""
 SECONDS = 600.0
 """The time limit of one model call."""
 
@@ -90,10 +92,9 @@ class Talks:
 
     async def _begun(self, rollout_id: str, role_id: str, asked: Messages) -> Talk:
         system = asked[0]["content"] if asked[0]["role"] == "system" else None
-        try:
-            agent = getattr(self.agents, role_id)
-        except AttributeError as error:
-            raise EpisodeError(f"{role_id} is no agent, and only agents answer in verifiers") from error
+        agent = getattr(self.agents, role_id, None)
+        if agent is None:
+            raise EpisodeError(f"{role_id} is no agent, and only agents answer in verifiers")
         agent.trainable = role_id != JUDGE
         task = vf.Task(vf.TaskData(prompt=None, system_prompt=system))
         opened = await self.stack.enter_async_context(agent.interaction(task))
@@ -142,23 +143,17 @@ class ExportedPlay:
 
     async def start(self) -> None:
         """Let the program start what its episodes share."""
-        if program := _loaded(str(self.FILE)).program:
-            await called(program.startup, "the program's startup")
+        await called(_loaded(self.FILE).arena.startup, "the program's startup")
 
     async def stop(self) -> None:
         """Let the program stop that."""
-        if program := _loaded(str(self.FILE)).program:
-            await called(program.shutdown, "the program's shutdown")
+        await called(_loaded(self.FILE).arena.shutdown, "the program's shutdown")
 
     async def run(self, task: Any, agents: Any) -> None:
         """Play the task, whose name is its number, and reward each trace with what its seat earned."""
         async with AsyncExitStack() as stack:
-            talks = Talks(agents, stack)
-            token = _talks.set(talks)
-            try:
-                result = await play(self.FILE, int(task.data.name))
-            finally:
-                _talks.reset(token)
+            _talks.set(talks := Talks(agents, stack))
+            result = await play(self.FILE, int(task.data.name))
         rollouts = {rollout.id: rollout for rollout in result.all_rollouts()}
         for talk in talks.every:
             _reward(talk, rollouts)
@@ -175,8 +170,8 @@ def _reward(talk: Talk, rollouts: Mapping[str, Rollout]) -> None:
 
 async def play(file: Path, number: int) -> GenerateResult:
     """Play a task; raise an EpisodeError if it fails."""
-    played = _loaded(str(file))
-    if played.program is None:
+    played = _loaded(file)
+    if played.requests is None:
         env = played.config.envs[0]
         agents = tuple(AgentSpec("model", seat_role(pid)) for pid in range(env.num_players))
         seed = derive_seed(played.config.seed, "task", number)
@@ -192,8 +187,8 @@ async def play(file: Path, number: int) -> GenerateResult:
 
 def tasks_of(file: Path) -> Iterator[Any]:
     """Return the tasks of an exported environment."""
-    played = _loaded(str(file))
-    for number in range(TASKS if played.program is None else len(played.requests)):
+    requests = _loaded(file).requests
+    for number in range(TASKS if requests is None else len(requests)):
         yield vf.Task(vf.TaskData(name=str(number), prompt=None))
 
 
@@ -204,11 +199,8 @@ async def launch(context: Any, endpoint: str, secret: str, messages: list[Any]) 
     """
     import httpx
 
-    body = {
-        "model": context.model,
-        "messages": [message_to_wire(one) for one in messages],
-        "max_tokens": _longest.get(),
-    }
+    said = [message_to_wire(one) for one in messages]
+    body = {"model": context.model, "messages": said, "max_tokens": _longest.get()}
     headers = {"Authorization": f"Bearer {secret}"}
     async with httpx.AsyncClient(timeout=SECONDS) as http:
         answer = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
@@ -222,30 +214,31 @@ class Loaded:
 
     config: Config
     arena: Arena
-    program: Arena | None
-    requests: list[EpisodeRequest]
+    requests: list[EpisodeRequest] | None
 
 
 @lru_cache(maxsize=8)
-def _loaded(file: str) -> Loaded:
-    config = load_config(file, {})
+def _loaded(file: Path) -> Loaded:
+    config = load_config(str(file), {})
     program = build_program(config)
     client = AgentsClient(config.inference.max_tokens)
     if program is None:
-        return Loaded(config, Arena(client), None, [])
+        return Loaded(config, Arena(client), None)
     program.client = client
     program.model_without_role = JUDGE
     program.retries = 0
     found: dict[tuple[str, str], EpisodeRequest] = {}
+    newest = 0
     for program.step_num in range(TASKS):
         before = len(found)
         for one in program.get_batch():
             found.setdefault((one.episode_type, repr(one.artifact)), one)
-        if len(found) >= TASKS or len(found) == before:
+        newest = program.step_num if len(found) > before else newest
+        if len(found) >= TASKS or program.step_num == newest + PATIENCE:
             break
     agents = {name: AgentSpec("model", name) for name in program.roles}
     requests = []
     for number, one in enumerate([*found.values()][:TASKS]):
         meta = {"seed": derive_seed(config.seed, "task", number)}
         requests.append(EpisodeRequest(one.episode_type, one.artifact, meta, agents=agents))
-    return Loaded(config, program, program, requests)
+    return Loaded(config, program, requests)

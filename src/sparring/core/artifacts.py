@@ -69,6 +69,11 @@ class ArtifactStore:
         drawn = self.sample(1, weighted)
         return drawn[0] if drawn else None
 
+    def sample_shared(self, count: int, each: int) -> list[Artifact]:
+        """Draw the artifacts of ``count`` episodes, of which ``each`` share one; return them in turn."""
+        drawn = self.sample(math.ceil(count / each))
+        return [drawn[place % len(drawn)] for place in range(count)]
+
     def count(self) -> int:
         """How many artifacts are kept."""
         return len(self._artifacts)

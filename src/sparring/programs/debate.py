@@ -32,7 +32,6 @@ from sparring.core import (
 from sparring.core.text import speech
 from sparring.core.types import UNSET
 from sparring.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
-from sparring.programs.tasks import drawn
 
 JUDGE_FAILED = "the judge failed"
 
@@ -193,7 +192,8 @@ class DebateArena(Arena):
             store.add(Artifact({"topic": topic}, id=topic))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        topics = drawn(self.stores["topics"], self.settings.batch_size, self.settings.debates_per_topic)
+        settings, store = self.settings, self.stores["topics"]
+        topics = store.sample_shared(settings.batch_size, settings.debates_per_topic)
         return [EpisodeRequest("debate", topic, {"group": topic.id}) for topic in topics]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:

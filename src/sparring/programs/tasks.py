@@ -7,18 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparring.core import (
-    Arena,
-    Artifact,
-    ArtifactStore,
-    Episode,
-    EpisodeError,
-    EpisodeState,
-    InputError,
-    Rollout,
-    Rubric,
-    derive_seed,
-)
+from sparring.core import Arena, Episode, EpisodeError, EpisodeState, InputError, Rollout, Rubric, derive_seed
 from sparring.core.answers import last_number, number_of, same_formula, stated_answer
 from sparring.core.played import finite_number
 
@@ -190,12 +179,6 @@ def in_turns(places: Sequence[int], seed: int, update: int, size: int, each: int
         begin = turn * len(places)
         found += order[max(first - begin, 0) : first + count - begin]
     return [found[place // each] for place in range(size)]
-
-
-def drawn(store: ArtifactStore, size: int, each: int) -> list[Artifact]:
-    """Draw what ``size`` episodes of an update are about, in turn; ``each`` of them share one artifact."""
-    found = store.sample(math.ceil(size / each))
-    return [found[place % len(found)] for place in range(size)]
 
 
 def question_key(question: str) -> str:

@@ -22,7 +22,6 @@ from sparring.programs.proofs.claims import split
 from sparring.programs.proofs.episode import ProofEpisode
 from sparring.programs.proofs.protocols import build_protocol
 from sparring.programs.proofs.state import ProofState, measures_of
-from sparring.programs.tasks import drawn
 
 TOKENS_PER_WORD = 1.5
 
@@ -68,8 +67,9 @@ class ProofArena(Arena):
             store.add(Artifact(None, claim.id))
 
     def get_batch(self) -> list[EpisodeRequest]:
-        found = drawn(self.stores["claims"], self.settings.batch_size, self.settings.proofs_per_claim)
-        claims = [self.claims[one.id] for one in found]
+        settings, store = self.settings, self.stores["claims"]
+        drawn = store.sample_shared(settings.batch_size, settings.proofs_per_claim)
+        claims = [self.claims[one.id] for one in drawn]
         return [EpisodeRequest("proof", claim.to_dict(), {"group": claim.id}) for claim in claims]
 
     def outcomes(self, result: GenerateResult) -> list[dict[str, float]]:
