@@ -22,6 +22,7 @@ from sparring.core import (
     Trajectory,
     trajectories_of,
 )
+from sparring.core.env_id import with_options
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
 from sparring.run.rewards import build_buffer
@@ -36,9 +37,10 @@ class Twice(FinalRewardTransform):
         return {pid: 2 * reward for pid, reward in x.items()}
 
 
-def play(name, seed, said, **limits):
+def play(name, seed, said, options=None, **limits):
     """Play a game of three policies, or one; return the trajectories."""
-    game = GameEpisode(f"{FILE}:{name}", 1 if name == "Walk" else 3, get_template("fewshot-chat"), **limits)
+    env_id, players = with_options(f"{FILE}:{name}", options or {}), 1 if name == "Walk" else 3
+    game = GameEpisode(env_id, players, get_template("fewshot-chat"), **limits)
     answers = iter(said * 1000)
     arena = Arena(MockInferenceClient(lambda messages, seed: next(answers)))
     spec = PlaySpec(game.name, game.num_players, (AgentSpec("policy"),) * game.num_players, seed)
@@ -95,6 +97,9 @@ def test_a_forgiven_invalid_move_has_what_it_would_have_cost_then():
     (walk,) = play("Walk", 0, ("right", "jump", "right"), error_allowance=1)
     assert [step.info["step_reward"] for step in walk.steps] == [4, 0, -1, 10]
     assert returns(walk, 0.5) == [4 + 0.5 * 0.5 * (-1 + 0.5 * 10), 0, -1 + 0.5 * 10, 10]
+    (walk,) = play("Walk", 0, ("jump",), options={"invalid_reward": -20}, error_allowance=1)
+    assert [step.info["step_reward"] for step in walk.steps] == [5, -20]
+    assert returns(walk, 0.5) == [5 - 20, -20], "no better than the last one, although it is earlier"
 
 
 def test_a_configuration_names_the_discount():

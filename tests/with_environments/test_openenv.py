@@ -92,6 +92,25 @@ async def test_games_over_a_server_are_those_that_are_played_here(env_id, counts
     assert counts["closed"] == counts["opened"] < 200
 
 
+async def test_while_a_server_thinks_about_a_move_all_other_games_go_on(counts, monkeypatch):
+    """No move is answered before eight are on their way, so one that held the others back would wait."""
+    asked, all_asked = [], asyncio.Event()
+    step = GameSession.step
+
+    async def think(self, action, timeout_s=None, **kwargs):
+        asked.append(self)
+        if len(asked) == 8:
+            all_asked.set()
+        await all_asked.wait()
+        return step(self, action)
+
+    monkeypatch.setattr(GameSession, "step_async", think)
+    with serving("kuhn_poker") as url:
+        played = await asyncio.gather(*(play(episode(url, time_limit=20.0), seed) for seed in range(8)))
+    assert [rollout.error for rollout in played] == [None] * 8
+    assert counts["closed"] == counts["opened"] == 8
+
+
 async def test_a_server_that_refuses_sessions_or_is_gone_costs_a_game_and_no_run(counts):
     with serving("kuhn_poker", max_open=1, token="secret") as url:
         assert (await play(episode(url), 0)).error is None

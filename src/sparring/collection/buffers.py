@@ -60,7 +60,8 @@ class BaseBuffer(ABC):
         critics: policies with a critic, which makes advantages of their rewards; the sampling transforms do
             not see their steps.
         discount: a step has the return from then on, discounted so, in place of the whole game's reward; see
-            :func:`~sparring.collection.transforms.return_from`. ``None`` is the whole game's.
+            :func:`~sparring.collection.transforms.return_from`. A forgiven invalid move has at most what it
+            would have received by ending the game. ``None`` is the whole game's reward.
     """
 
     def __init__(
@@ -263,9 +264,7 @@ class BaseBuffer(ABC):
         of_others = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
         steps = []
         for index, step in enumerate(trajectory.steps):
-            reward = transformed = of_forgiven.get(index, of_others)
-            if self.discount is not None and is_bounded(transformed):
-                reward = transformed = return_from(trajectory, index, transformed, self.discount)
+            reward = transformed = self._first_reward(trajectory, index, of_others, of_forgiven.get(index))
             if self.step_reward_transformation is not None and is_bounded(transformed):
                 with own_code():
                     reward = self.step_reward_transformation(trajectory, index, transformed)
@@ -287,12 +286,24 @@ class BaseBuffer(ABC):
             steps.append(step.scored(reward, info, env_id))
         return steps
 
+    def _first_reward(
+        self, trajectory: Trajectory, index: int, of_game: float, if_ended: float | None
+    ) -> float:
+        """Return a step's reward before the step transforms: by that of the game, or of one that a forgiven
+        invalid move had ended."""
+        last = of_game if if_ended is None else if_ended
+        if self.discount is None or not (is_bounded(of_game) and is_bounded(last)):
+            return last
+        reward = return_from(trajectory, index, of_game, self.discount)
+        return reward if if_ended is None else min(reward, return_from(trajectory, index, if_ended, 1.0))
+
     def _rewards_of_forgiven_moves(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
         transform = self.final_reward_transformation
         state = transform.state_dict() if transform is not None else {}
         rewards = {}
-        for index in range(len(trajectory.steps)):
-            if of_all := trajectory.rewards_if_ended(index):
+        for index, step in enumerate(trajectory.steps):
+            of_all = dict(enumerate(step.info.get("invalid_rewards", ())))
+            if of_all and (self.discount is not None or of_all[trajectory.pid] < trajectory.final_reward):
                 rewards[index] = self._final_transformed(of_all, trajectory.pid, env_id)
                 if transform is not None:
                     transform.load_state_dict(state)

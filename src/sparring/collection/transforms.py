@@ -290,17 +290,13 @@ def return_from(trajectory: Trajectory, step_index: int, reward: float, discount
 
     (Sutton and Barto 2018, equation 3.8). What a player receives after another's move belongs to its own last
     step; see :class:`~sparring.envs.game_episode.GameEpisode`. The last step also has what the final
-    transforms added, and the whole ``reward`` of a game that pays at its end alone. So without a discount,
+    transforms added, and the whole ``reward`` of a game that pays at its end alone. So with a discount of 1,
     all steps of such a game have ``reward``.
-
-    A forgiven invalid move, whose ``reward`` is that of a game which it had ended, received all of it then.
     """
     later = [step.info for step in trajectory.steps[step_index:]]
     pays = any("step_reward" in info for info in later)
     received: list[float] = [info.get("step_reward", 0.0) for info in later]
     received[-1] += reward - trajectory.final_reward if pays else reward
-    if trajectory.rewards_if_ended(step_index):
-        return sum(received)
     total = 0.0
     for one in reversed(received):
         total = one + discount * total
