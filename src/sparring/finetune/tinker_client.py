@@ -55,7 +55,7 @@ class TinkerClient(InferenceClient):
         kept = sampling or AS_LEARNED
         if replace(kept, top_p=AS_LEARNED.top_p, top_k=AS_LEARNED.top_k) != AS_LEARNED:
             fix = "Set only temperature, top_p and top_k"
-            raise InputError("sampling", "has min_p or repetition_penalty, which Tinker's API has not", fix)
+            raise InputError("sampling", "has min_p or repetition_penalty, which Tinker's API lacks", fix)
         if model is None:
             raise InputError("model", "is missing, and Tinker's API has no default", "Name a model")
         sampler = await self.service.sampler(model)

@@ -189,9 +189,8 @@ class TinkerJobs(JobProvider):
         """Ask for gradients and a step; return the loss, a mean over what is learned."""
         types, what = self.service.sdk.types, f"step {step + 1}"
         gradients = client.forward_backward(plan.data(step, types), "cross_entropy")
-        made = client.optim_step(
-            plan.adam(step, types)
-        )  # asked for at once: the service may take both in one go
+        # Asked for before the gradients are there: the service may take both at once.
+        made = client.optim_step(plan.adam(step, types))
         found = await self._ask(lambda: gradients, what)
         await self._ask(lambda: made, what)
         return float(found.metrics["loss:sum"])

@@ -180,6 +180,7 @@ class TinkerService:
 def _in_thread(call: Callable[[], Made]) -> asyncio.Future[Made]:
     """Run a call that blocks in a thread of its own, which does not keep the process alive."""
     future: Future[Made] = Future()
+    future.set_running_or_notify_cancel()  # so that it takes a result also if nobody waits any more
 
     def run() -> None:
         try:
