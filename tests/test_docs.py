@@ -202,10 +202,10 @@ def check_script(words: list[str]) -> None:
 
 
 def check_sparring(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if words[0] == "train" and "--resume" not in words:
+    if words[0] == "train" and not {"--resume", "--start.default"} & set(words):
         words = [*words, *(["--dry-run"] if "--dry-run" not in words else [])]
     elif words[0] != "envs":
-        # The command needs a run, so only its arguments are parsed.
+        # The command needs what an earlier one makes, so only its arguments are parsed.
         typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])
         return
     capsys.readouterr()
