@@ -222,7 +222,7 @@ def commands_of_the_page() -> list[list[str]]:
 
 def made_small(words: list[str], template: str) -> list[str]:
     """A command of the page with a tiny model and few games."""
-    words = [{"smollm2-135m": str(roomy_model()), "500": "8"}.get(word, word) for word in words]
+    words = [{"smollm2-135m": str(roomy_model()), "500": "4"}.get(word, word) for word in words]
     fields = SMALL | {"model.name": str(roomy_model()), "learning.steps": "1", "lora.rank": "16"}
     fields |= {
         "evaluation.opponents": "['random']",
@@ -233,7 +233,13 @@ def made_small(words: list[str], template: str) -> list[str]:
         words
         + {
             "examples": ["--template", template] if "optimal" in words else [],
-            "sft": ["--model", str(roomy_model()), "--threads", "1", "--dtype", "float32", "--seed", "4"],
+            "sft": [
+                "--model",
+                str(roomy_model()),
+                "--epochs",
+                "1",
+                *["--threads", "1", "--dtype", "float32", "--seed", "4"],
+            ],
             "train": [f"--{name}={value}" for name, value in fields.items()],
             "eval": ["--games", "2", *(["--template", template] if "--env" in words else [])],
         }[words[0]]

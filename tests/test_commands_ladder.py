@@ -200,6 +200,7 @@ def test_the_command_of_a_cell_ends_with_the_same_bytes(tmp_path, capsys, playin
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == cell.sha256
 
 
+@pytest.mark.slow
 def test_a_psro_is_measured_by_the_mixture_of_each_iteration_and_counts_its_payoff_games(tmp_path, playing):
     game = configuration(tmp_path, SHORT, playing)
     text = f'seeds = [1]\n[base]\nconfig = "{game}"\n[games.kuhn]\n[recipes.magnet]\nrecipe = "magnet"\n'

@@ -1,7 +1,6 @@
 """What a ladder's cells come to: standings after equal games and minutes, the table, the page."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -139,15 +138,19 @@ def test_the_axis_of_bars_ends_at_round_numbers_and_is_the_same_for_all(values, 
     assert ("1 is uniform play" in html) == (measure == "NashConv")
 
 
-@pytest.fixture
-def played(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("ladder") / "out"
+
+
+@pytest.fixture(scope="module")
+def played(out):
     play = played_at_once(
         lambda name, seed: {0: 1.1, 2: 0.6 + seed / 10, 4: 0.3 if "magnet" in name else 0.2}
     )
     two = FILE.replace("[games.kuhn]\n", '[games.kuhn]\n[games.leduc]\nenvs.0.id = "leduc_poker"\n')
     opponents = '[opponents.mirror]\n[opponents.past]\npopulation.sample_mode = "historical"\n'
-    return run_ladder(write_ladder(tmp_path, two + opponents), Path("out"), jobs=1, play=play)
+    return run_ladder(write_ladder(out.parent, two + opponents), out, jobs=1, play=play)
 
 
 def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
@@ -163,8 +166,8 @@ def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
     assert "kuhn: after 40 games, or 24 s of playing and learning." in said
 
 
-def test_the_page_has_curves_of_every_game_and_the_command_and_hash_of_every_cell(played):
-    html = Path("out", PAGE).read_text()
+def test_the_page_has_curves_of_every_game_and_the_command_and_hash_of_every_cell(out, played):
+    html = (out / PAGE).read_text()
     text = " ".join(Page(html).text)
     titles = ("kuhn by games", "kuhn by seconds", "leduc by games", "leduc by seconds")
     assert all(title in text for title in titles)
