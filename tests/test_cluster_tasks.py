@@ -1,5 +1,7 @@
 """Tasks of runs on Ray: asked by the process of the loop, answered by the engines."""
 
+import pytest
+
 from game_runs import configure, quiet
 from program_runs import configure as configure_program
 from sparring.cluster.run import train
@@ -18,6 +20,7 @@ def said_in(run):
     return {path.name: path.read_bytes().count(b"completion_token_ids") for path in run.glob("tasks/*.jsonl")}
 
 
+@pytest.mark.slow  # a program's run asks on Ray by default, below
 def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, cluster):
     games = {"collection__games_per_step": "4", "evaluation__games": "2"}
     on_ray = configure(model, run__runtime="ray", ray__address=cluster, **SHORT, **games)

@@ -102,6 +102,7 @@ def test_legal_answers_longer_than_a_drawn_one_are_played(model, tmp_path):
     assert min(len(step["logprobs"]) for step in steps) > 1
 
 
+@pytest.mark.slow
 def test_explored_games_and_what_the_tree_makes_of_them_are_the_same_on_ray(
     explores, model, tmp_path, cluster
 ):
