@@ -1,14 +1,19 @@
 """Figures of evaluations: their names, which way is better, and what a damaged file says."""
 
 import json
+import re
 
 import pytest
 
 from run_files import match, nash
+from sparring.commands.tables import results_table
 from sparring.core import InputError
 from sparring.evaluation import write_evaluation
-from sparring.evaluation.figures import FigureName, figures_of, read_figures
+from sparring.evaluation.figures import ALL_EQUAL, FigureName, figure_text, figures_of, read_figures
 from sparring.evaluation.results import MeasureResult
+from sparring.evaluation.task_result import TaskResult
+from sparring.view.source import RunDirectorySource, read_to_end
+from sparring.view.tables import before_and_after
 
 
 def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
@@ -35,6 +40,44 @@ def test_every_number_of_a_match_has_a_name_its_interval_and_a_direction():
         True,
         False,
     ]
+
+
+FEW = [
+    match(2, 2),
+    MeasureResult("right", [1.0, 1.0]),
+    MeasureResult("part", [0.7, 0.7]),
+    MeasureResult("once", [0.2]),
+    TaskResult(task="sums", model="m", temperature=1.0, max_tokens=8, seed=0, scores=[1.0, 1.0]),
+    TaskResult(task="parts", model="m", temperature=1.0, max_tokens=8, seed=0, scores=[0.5, 0.5]),
+]
+"""Evaluations of so little that all values are equal."""
+
+
+def in_eval(run):
+    table = results_table(FEW)
+    return [cell for _, _, rows in table.groups for row in rows for cell in row]
+
+
+def in_report_and_watch(run):
+    table = before_and_after(read_to_end(RunDirectorySource(run)))
+    return [cell for _, _, rows in table.groups for row in rows for cell in row]
+
+
+def in_lines(run):
+    return [figure_text(one) for result in FEW for one in figures_of(result)]
+
+
+@pytest.mark.parametrize("place", [in_eval, in_report_and_watch, in_lines])
+def test_a_few_equal_values_are_nowhere_printed_as_certain(place, tmp_path):
+    for number, result in enumerate(FEW):
+        for update in (0, 1):
+            folder = "tasks" if isinstance(result, TaskResult) else "evaluation"
+            write_evaluation(tmp_path / folder, update, f"e{number}", result)
+    texts = [one if isinstance(one, str) else f"{one.text} ({one.note})" for one in place(tmp_path)]
+    intervals = re.findall(r"\((\S+) to (\S+)\)", "\n".join(texts))
+    assert len(intervals) >= 5
+    assert all(low != high for low, high in intervals)
+    assert sum(ALL_EQUAL in text for text in texts) >= 3, "the mean reward, and two measures"
 
 
 def test_a_game_for_one_player_has_no_opponent_in_its_figures():

@@ -156,6 +156,19 @@ def test_every_question_is_asked_once_before_one_is_asked_again_and_held_out_one
     assert rounds[0] != rounds[1]
 
 
+def test_a_score_of_ones_own_reads_whatever_is_said_so_nothing_has_to_be_stated(tmp_path, own):
+    def answer(prompt, seed):
+        return "so"
+
+    stated = asyncio.run(arena_of(answer, name=write_problems(tmp_path), columns=PROBLEMS).evaluate())
+    scored = arena_of(answer, name=write_problems(tmp_path), columns=PROBLEMS, score=own("remembers"))
+    said = asyncio.run(scored.evaluate())
+    assert set(stated) == {"held-out score", "held-out answer stated"}
+    assert set(said) == {"held-out score", "held-out answer not empty"}
+    assert sum(stated["held-out answer stated"]) == 0
+    assert sum(said["held-out answer not empty"]) == len(scored.held_out)
+
+
 def test_only_held_out_questions_measure(tmp_path):
     prompts = []
 

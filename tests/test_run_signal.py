@@ -137,7 +137,7 @@ def test_advice_on_cut_answers_looks_at_why_they_were_cut(cut, going_on, words):
     metrics["answers/going_on_share/player_0"] = going_on
     (warning,) = warnings_of(metrics)
     assert warning.advice.startswith(words)
-    assert ("or stop, a text that ends answers, there" in warning.advice) == (going_on > 0.45 or cut == 1)
+    assert ("stop, a text that ends answers, in [[envs]]" in warning.advice) == (going_on > 0.45 or cut == 1)
 
 
 def test_answers_that_go_on_after_a_legal_move_are_a_figure_of_the_update():

@@ -73,6 +73,15 @@ def test_a_log_that_is_larger_than_one_group_comes_back_whole(run, monkeypatch, 
     assert list(dict.fromkeys(file.read(["rollout_id"]).column(0).to_pylist())) == ids
 
 
+def test_a_note_says_how_many_games_were_played_but_not_logged(run, capsys):
+    assert main(["export", str(run), "all.parquet", "--rollouts"]) == 0
+    assert capsys.readouterr().err == ""
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 5, "accounts/finished": 1030.0, "accounts/failed": 4.0}) + "\n")
+    assert main(["export", str(run), "some.parquet", "--rollouts"]) == 0
+    assert "note: 1,034 were played; a run keeps 8 of an update" in capsys.readouterr().err
+
+
 def test_damaged_lines_are_named_and_left_out(run, capsys):
     log = run / "rollouts" / "step-000001.jsonl"
     lines = log.read_text().splitlines()

@@ -84,11 +84,12 @@ def tournament_html(
 
 
 def score_text(score: Interval | None, form: str = "+z.2f") -> str:
-    """Return a mean with half of its interval, which is left out where it is not known."""
+    """Return a mean with half of its interval, which is left out where it is not known: games that all
+    paid the same do not say how far others would spread."""
     if score is None:
         return NOTHING
     spread = (score.high - score.low) / 2
-    return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+z')}}" if math.isfinite(spread) else "")
+    return f"{score.mid:{form}}" + (f" ±{spread:{form.lstrip('+z')}}" if 0 < spread < math.inf else "")
 
 
 def _share_text(share: ResampledShare | None) -> str:

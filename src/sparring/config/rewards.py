@@ -170,7 +170,8 @@ class BufferSettings(Settings):
     batch_size: int | None = Field(default=None, ge=1, le=1_000_000_000)
     """Number of steps (or episodes) in one update; by default the whole buffer."""
     log_batches: bool = True
-    """Write each training batch to `batches/`: actor, message, answer and the reward at each stage."""
+    """Write each training batch to `batches/`: actor, message, answer and the reward at each stage; beside it
+    the advantages that critics give."""
 
 
 CreditType = Literal[
