@@ -232,3 +232,13 @@ async def test_an_example_that_is_too_long_fails_the_job(tmp_path, live):
             await asyncio.sleep(0.02)
             job = await jobs.status(job.id)
     assert (job.status, job.error[:7]) == ("failed", "line 1:")
+
+
+def test_only_thinking_machines_gets_its_key(monkeypatch):
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    with pytest.raises(InputError, match=r"^TINKER_API_KEY: is not set, but tinker\.thinkingmachines\.dev "):
+        TinkerService("https://tinker.thinkingmachines.dev/services/tinker-prod")
+    monkeypatch.setenv("TINKER_API_KEY", "tml-secret")
+    monkeypatch.delenv("SPARRING_API_KEY")
+    with pytest.raises(InputError, match=r"^SPARRING_API_KEY: is not set, but tinker\.example\.org "):
+        TinkerService("https://tinker.example.org")
