@@ -10,7 +10,6 @@ from rich.console import Console
 from sparring.cli.options import GAME_OPTIONS, Players, SeedOrNone, Template, check_writable, write_text
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.core.errors import check_installed
 
 GAMES = 500
 _SOURCE_HELP = "A scripted player, optimal or random, which plays new games; or a run, by name or path."
@@ -94,7 +93,6 @@ def sft(
     seed: SeedOrNone = None,
 ) -> None:
     """Train an adapter on a file of conversations, as a fine-tuning job does, without a server."""
-    check_installed("sft", "serve", "fastapi")
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.model_source import base_model, loaded_as
     from sparring.commands.sft import fine_tune

@@ -16,9 +16,10 @@ BUNDLED_MODEL = "smollm2-135m"
 
 LORA_RANK = 16
 LORA_ALPHA = 32
+MAX_RANK = 512
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """An adapter's shape and layers by default: the linear layers of Llama and similar models. Other models may
-not have all of them."""
+not have all of them. ``MAX_RANK`` is the largest rank that a client of the training API may ask for."""
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The limits of an adapter's rank that vLLM takes."""
 

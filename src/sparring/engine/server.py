@@ -19,12 +19,12 @@ from sparring.core.types import UNSET
 from sparring.engine.adapters import ClientAdapters
 from sparring.engine.answering import VERSION_HEADER, Answering, EngineCall
 from sparring.engine.server_answers import ChatCompletion, Generation, TextCompletion
+from sparring.engine.server_errors import ApiError, model_not_found
 from sparring.engine.server_http import (
-    ApiError,
     EveryRequest,
     LoadAdapterRequest,
     UnloadAdapterRequest,
-    model_not_found,
+    error_response,
 )
 from sparring.engine.server_questions import Questions
 from sparring.engine.server_requests import ChatRequest, CompletionRequest, GenerateRequest
@@ -216,15 +216,15 @@ def _add_adapters(app: FastAPI, engine: Answering, adapters: ClientAdapters) -> 
 def _add_error_answers(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
-        return error.response()
+        return error_response(error)
 
     @app.exception_handler(InputError)
     async def wrong(request: Request, error: InputError) -> Response:
-        return ApiError(400, str(error), param=error.field).response()
+        return error_response(ApiError(400, str(error), param=error.field))
 
     @app.exception_handler(SparringError)
     async def unavailable(request: Request, error: SparringError) -> Response:
-        return ApiError(503, str(error)).response()
+        return error_response(ApiError(503, str(error)))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -232,16 +232,16 @@ def _add_error_answers(app: FastAPI) -> None:
         if len(first["loc"]) == 1 and not request.headers.get("content-type", "").startswith(
             "application/json"
         ):
-            return ApiError(400, "Content-Type: send the body as application/json").response()
+            return error_response(ApiError(400, "Content-Type: send the body as application/json"))
         # The location of broken JSON is a number, not a parameter.
         place = [] if first["type"] == "json_invalid" else first["loc"][1:]
         param = ".".join(str(part) for part in place) or None
         problem = first["msg"].removeprefix("Value error, ")
-        return ApiError(400, f"{param or 'body'}: {problem}", param=param).response()
+        return error_response(ApiError(400, f"{param or 'body'}: {problem}", param=param))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         path = request.url.path
         hint = "" if "/v1/" in path or error.status_code != 404 else ". The API is below /v1"
         message = f"{request.method} {path}: {error.detail}{hint}"
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return error_response(ApiError(error.status_code, message, headers=error.headers))

@@ -6,7 +6,6 @@ import secrets
 import traceback
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
@@ -15,9 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparring.core.text import one_line
 from sparring.engine.answering import TOKEN_VARIABLE
-
-LONGEST_MESSAGE, LONGEST_PARAM = 4000, 200
-"""Characters of an error that a client gets back; they may quote a name of the client's or of a file."""
+from sparring.engine.server_errors import ApiError
 
 
 class LoadAdapterRequest(BaseModel):
@@ -34,65 +31,9 @@ class UnloadAdapterRequest(BaseModel):
     lora_name: str = Field(min_length=1)
 
 
-class ApiError(Exception):
-    """A rejected request, with its HTTP status and the fields of OpenAI's error format."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = headers
-
-    def response(self) -> JSONResponse:
-        """Return the HTTP response in OpenAI's format."""
-        return JSONResponse(self.body(), self.status, self.headers)
-
-    def body(self) -> dict[str, Any]:
-        """Return the body of the response, which is also the last event of a stream that fails."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        param = None if self.param is None else one_line(self.param)[:LONGEST_PARAM]
-        message = one_line(self.message)[:LONGEST_MESSAGE]
-        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
-
-
-def model_not_found(name: str, served: list[str]) -> ApiError:
-    """Return the error for a model that is not served."""
-    return ApiError(
-        404,
-        f"The model `{name}` does not exist. This server has: {', '.join(served)}",
-        param="model",
-        code="model_not_found",
-    )
-
-
-def context_length_exceeded(limit: int, prompt_tokens: int, max_tokens: int, param: str) -> ApiError:
-    """Return the error for a request that exceeds the context, in the words that clients search for."""
-    return ApiError(
-        400,
-        f"This model's maximum context length is {limit} tokens. However, you requested "
-        f"{prompt_tokens + max_tokens} tokens ({prompt_tokens} in the {param}, {max_tokens} in the "
-        f"completion). Please reduce the length of the {param} or completion.",
-        param=param,
-        code="context_length_exceeded",
-    )
-
-
-def prompt_too_long(limit: int, given: str, param: str) -> ApiError:
-    """Return the error for a prompt that is too long for the context, whatever its tokens are."""
-    return ApiError(
-        400,
-        f"This model's maximum context length is {limit} tokens. However, your {given}, which is more than "
-        "fits. Please reduce the length.",
-        param=param,
-        code="context_length_exceeded",
-    )
+def error_response(error: ApiError) -> JSONResponse:
+    """Return the HTTP response in OpenAI's format."""
+    return JSONResponse(error.body(), error.status, error.headers)
 
 
 OPEN_PATHS = ("/health", "/ping")
@@ -148,7 +89,7 @@ class EveryRequest:
             line = f"{number} {scope['method']} {scope['path']}: {problem} ({place.filename}:{place.lineno})"
             _log.error("%s", one_line(line))
             if not begun:
-                await ApiError(500, problem).response()(scope, receive, send_some)
+                await error_response(ApiError(500, problem))(scope, receive, send_some)
 
     async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -176,7 +117,7 @@ class EveryRequest:
             return message
 
         if refusal is not None:
-            await refusal.response()(scope, receive, send)
+            await error_response(refusal)(scope, receive, send)
         else:
             await self.app(scope, receive_some, send)
 

@@ -16,7 +16,7 @@ from sparring.core.messages import said
 from sparring.core.types import UNSET
 from sparring.engine.answer_stream import TokenTexts
 from sparring.engine.answering import Answering, AnswerOptions, EngineCall
-from sparring.engine.server_http import (
+from sparring.engine.server_errors import (
     ApiError,
     context_length_exceeded,
     model_not_found,

@@ -10,14 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sparring.core import CallSettings, Message, Messages, derive_seed
 from sparring.core.messages import said
 from sparring.core.sampling import AS_LEARNED, MAX_PENALTY, MIN_PENALTY, Sampling
 from sparring.engine.answering import AnswerOptions, Shaping
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -320,6 +319,9 @@ class ChatRequest(AnswerRequest):
         try:
             messages = _MESSAGES.validate_python(self.messages, from_attributes=True)
         except ValidationError as error:
+            # Jobs at Tinker's API use this file without the server's packages.
+            from fastapi.exceptions import RequestValidationError
+
             first = error.errors(include_url=False)[0]
             raise RequestValidationError([first | {"loc": ("body", "messages", *first["loc"])}]) from error
         return [one.to_message(f"messages.{number}") for number, one in enumerate(messages)]

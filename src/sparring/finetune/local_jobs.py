@@ -8,7 +8,7 @@ from io import BytesIO
 from pydantic import ValidationError
 
 from sparring.core import SparringError
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.schema import CreateJob
 from sparring.finetune.jobs.service import JobService
 from sparring.finetune.providers import (

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from sparring.core import TrainingRecord
-from sparring.core.adapters import LORA_RANK
+from sparring.core.adapters import LORA_RANK, MAX_RANK
 from sparring.core.records import joined
 from sparring.finetune.jobs.schema import MAX_BATCH, MAX_EPOCHS, MAX_MULTIPLIER, read_conversations
-from sparring.finetune.tinker.requests import MAX_RANK
 from sparring.learn.algorithms.sft import Sft
 from sparring.learn.fine_tuning.examples import Renderer, families, opening
 from sparring.learn.fine_tuning.job import LEARNING

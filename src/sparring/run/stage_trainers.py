@@ -197,7 +197,7 @@ def _api(
 ) -> tuple[InferenceClient, JobProvider]:
     given = settings_of(config).provider
     if given.type == "tinker":
-        check_installed("finetune.provider.type", "tinker", "tinker", "fastapi")
+        check_installed("finetune.provider.type", "tinker", "tinker")
     if given.draws_answers or (given.type in ("local", "tinker") and not connect):
         return drawing_agents(arena.protocol), DryRunJobs()
     if given.type == "tinker":

@@ -17,7 +17,8 @@ from sparring.commands.listening import listen, new_token, serve_until_ended, se
 from sparring.commands.play_browser.table import PersonsTable
 from sparring.core import InputError, SparringError
 from sparring.core.text import one_line
-from sparring.engine.server_http import OPEN_PATHS, ApiError, EveryRequest
+from sparring.engine.server_errors import ApiError
+from sparring.engine.server_http import OPEN_PATHS, EveryRequest, error_response
 
 HOST = "127.0.0.1"
 MAX_TEXT = 20_000
@@ -103,7 +104,7 @@ def build_page_app(session: PageSession, token: str) -> FastAPI:
 
     @app.exception_handler(ApiError)
     async def refuse(request: object, error: ApiError) -> JSONResponse:
-        return error.response()
+        return error_response(error)
 
     @app.get("/")
     async def show() -> HTMLResponse:

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.datastructures import UploadFile
 
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.records import FINE_TUNE, StoredJob
 from sparring.finetune.jobs.schema import CreateJob
 from sparring.finetune.jobs.service import JobService

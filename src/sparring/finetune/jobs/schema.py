@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sparring.core import Message, Messages
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.learn.fine_tuning.examples import Conversation, Preference, WrongLine
 from sparring.learn.fine_tuning.settings import JobSettings
 

@@ -20,7 +20,7 @@ from sparring.core.errors import reason_of
 from sparring.core.files import remove_directory
 from sparring.core.manifest import Expectation
 from sparring.engine.adapters import FINE_TUNED, DeliveryError, Publisher
-from sparring.engine.server_http import ApiError, model_not_found
+from sparring.engine.server_errors import ApiError, model_not_found
 from sparring.finetune.jobs.launch import Launch, train_in_process
 from sparring.finetune.jobs.records import (
     CANCELLED,

@@ -34,7 +34,7 @@ from sparring.core.files import (
 )
 from sparring.core.manifest import sealed, unsealed
 from sparring.core.text import one_line
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.records import FINE_TUNE, JOB_FILE, RESULTS, TRAINING, StoredFile, StoredJob
 from sparring.learn.fine_tuning.settings import Row, read_rows
 

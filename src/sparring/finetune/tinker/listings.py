@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.tinker.store import (
     MODELS,

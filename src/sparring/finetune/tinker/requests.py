@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from sparring.core.adapters import MAX_RANK
 from sparring.engine.server_requests import (
     MAX_CHOICES,
     MAX_LIKELIEST,
@@ -19,7 +20,6 @@ CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SESSION = re.compile(r"[0-9a-f]{32}")
 MODEL = re.compile(rf"{SESSION.pattern}:train:[0-9]{{1,9}}")
 SAMPLER = re.compile(rf"{SESSION.pattern}:sample:[0-9]{{1,9}}")
-MAX_RANK = 512
 Number = Annotated[int, Field(ge=0, lt=10**9)]
 MAX_METADATA_BYTES = 2**16
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparring.core.errors import NOT_JSON
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.tinker.listings import Listings
 from sparring.finetune.tinker.messages import GradientRequest
 from sparring.finetune.tinker.requests import (

@@ -17,7 +17,7 @@ from sparring.core.sampling import Sampling
 from sparring.engine.adapters import Delivery, Publisher
 from sparring.engine.answering import Answering, AnswerOptions, EngineCall, Shaping
 from sparring.engine.resident_adapters import ResidentAdapters
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.engine.server_requests import DrawParameters
 from sparring.finetune.tinker.messages import sample_answer
 from sparring.finetune.tinker.requests import CreateSampler, Sample

@@ -16,7 +16,7 @@ from pathlib import Path
 from sparring.core import InputError
 from sparring.core.adapters import ALL_LINEAR, LORA_ALPHA
 from sparring.core.errors import reason_of
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.records import ServedBase
 from sparring.finetune.tinker.requests import MODEL, CreateModel, CreateSession, LoadWeights
 from sparring.finetune.tinker.store import (

@@ -31,7 +31,7 @@ from sparring.core.files import (
     write_file,
 )
 from sparring.core.manifest import check_files, damaged, seal, sealed, unsealed
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.store import locked
 from sparring.finetune.tinker.requests import CHECKPOINT_NAME, MODEL, SAMPLER, SESSION
 

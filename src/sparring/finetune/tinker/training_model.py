@@ -19,7 +19,7 @@ from sparring.core.adapters import LEARNER_FILE, STATE_FILE
 from sparring.core.errors import reason_of
 from sparring.core.files import put_in_place, scratch_for
 from sparring.core.manifest import check_files, seal
-from sparring.engine.server_http import ApiError
+from sparring.engine.server_errors import ApiError
 from sparring.finetune.tinker.messages import GradientRequest, gradient_answer
 from sparring.finetune.tinker.requests import LoadWeights, OptimStep, SaveForSampler, SaveWeights
 from sparring.finetune.tinker.store import (
