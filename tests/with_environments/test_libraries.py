@@ -1,5 +1,6 @@
 """Games of libraries: 200 plays of five games each pay and end as in the library itself, and runs train."""
 
+import asyncio
 import random
 import warnings
 
@@ -76,6 +77,23 @@ async def test_games_pay_and_end_as_in_the_library_itself_under_the_same_moves(n
         assert extras["game_info"][0]["truncated"] is cut
         ends.add((tuple(rewards), cut))
     assert len(ends) > 1 or name.endswith(("connect", "CliffWalking-v1"))
+
+
+@pytest.mark.parametrize(
+    "name", ["pettingzoo:rps_v2", "gymnasium:FrozenLake-v1", "rlcard:uno", "gem:game:Mastermind-v0-easy"]
+)
+async def test_every_object_that_plays_is_closed_once(monkeypatch, name):
+    built = build_environment(name)
+    kind, seats, begun, ended = type(built), built.num_players, [], []
+    begin, end = kind.begin, kind.end
+    monkeypatch.setattr(kind, "begin", lambda self, seed: begun.append(self) or begin(self, seed))
+    monkeypatch.setattr(kind, "end", lambda self: ended.append(self) or end(self))
+    game = GameEpisode(name, seats, get_template("fewshot-chat"), max_turns=20)
+    agents, arena = (AgentSpec("policy"),) * seats, with_moves(name)
+    specs = [PlaySpec(game.name, seats, agents, seed) for seed in range(12)]
+    played = await asyncio.gather(*(game.generate(arena, spec, {"seed": spec.seed}) for spec in specs))
+    assert len(played) == len(begun) == 12
+    assert sorted(map(id, ended)) == sorted({*map(id, begun)})
 
 
 @pytest.mark.parametrize(
