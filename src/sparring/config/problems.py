@@ -155,10 +155,17 @@ def path_in(location: Location, data: Mapping[str, Any]) -> list[int | str]:
 
 
 def _is_kind(part: int | str, value: Any) -> bool:
-    """Whether a part of a location stands for a kind of value, because the value has no such entry."""
-    if isinstance(value, list | tuple):
-        return isinstance(part, str)
-    return not (value is None or isinstance(value, dict))
+    """Whether a part of a location names a kind of value, not an entry of it or a field.
+
+    A text may stand for a table, as the name of a task does.
+    """
+    if (
+        value is None
+        or isinstance(value, dict)
+        or (isinstance(value, list | tuple) and isinstance(part, int))
+    ):
+        return False
+    return all(part != one.name for one in config_fields())
 
 
 def _pattern(location: Location) -> tuple[str, ...]:
