@@ -18,7 +18,7 @@ configs:
 """
 
 
-@pytest.mark.parametrize("loss", ["importance_sampling", "cispo", "gspo"])
+@pytest.mark.parametrize("loss", ["importance_sampling", "cispo"])
 def test_steps_of_the_cookbook_s_rl_loop(run_in, tmp_path, monkeypatch, loss):
     monkeypatch.chdir(tmp_path)
     model, data = Path("Qwen/Qwen3-8B-Base"), Path("openai/gsm8k")
