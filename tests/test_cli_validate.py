@@ -103,8 +103,12 @@ def test_every_broken_rule_is_a_problem_of_its_own(broken, capsys):
         pytest.param("evaluation.every", "-1", ("evaluation.patience",), marks=pytest.mark.slow),
         ("run.runtime", '"rai"', ("ray",)),
         ("population.sample_mode", '"fixd"', ("population.fixed_opponents",)),
-        pytest.param("population.fixed_opponents", "[1]", ("population.fixed_opponents",), marks=pytest.mark.slow),
-        pytest.param("population.fixedopponents", '["random"]', ("population.fixed_opponents",), marks=pytest.mark.slow),
+        pytest.param(
+            "population.fixed_opponents", "[1]", ("population.fixed_opponents",), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "population.fixedopponents", '["random"]', ("population.fixed_opponents",), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_wrong_field_comes_first_and_hides_only_the_rules_that_read_it(
