@@ -93,18 +93,22 @@ def test_every_broken_rule_is_a_problem_of_its_own(broken, capsys):
     ("field", "value", "unknown_now"),
     [
         ("lora.rank", "0", ()),
-        ("lora.rnk", "4", ()),
+        pytest.param("lora.rnk", "4", (), marks=pytest.mark.slow),
         ("envs.0.num_players", '"x"', ("envs",)),
         ("envs.0.id", "3", ("envs",)),
         ("buffer.max_size", '"x"', ("buffer.batch_size",)),
-        ("buffer.maxsize", "200", ()),
+        pytest.param("buffer.maxsize", "200", (), marks=pytest.mark.slow),
         ("inference.max_tokens", "[]", ("inference.max_reasoning",)),
         ("evaluation.evry", "10", ("evaluation.patience",)),
-        ("evaluation.every", "-1", ("evaluation.patience",)),
+        pytest.param("evaluation.every", "-1", ("evaluation.patience",), marks=pytest.mark.slow),
         ("run.runtime", '"rai"', ("ray",)),
         ("population.sample_mode", '"fixd"', ("population.fixed_opponents",)),
-        ("population.fixed_opponents", "[1]", ("population.fixed_opponents",)),
-        ("population.fixedopponents", '["random"]', ("population.fixed_opponents",)),
+        pytest.param(
+            "population.fixed_opponents", "[1]", ("population.fixed_opponents",), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "population.fixedopponents", '["random"]', ("population.fixed_opponents",), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_wrong_field_comes_first_and_hides_only_the_rules_that_read_it(
