@@ -382,8 +382,8 @@ def test_overwriting_that_stops_goes_on_where_it_was(tmp_path, stops_after):
 def test_overwriting_begins_anew_if_another_model_has_answered_meanwhile(tmp_path):
     client = Judged()
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client)
-    client.stop_after(12, KeyboardInterrupt, "No")
-    with pytest.raises(KeyboardInterrupt):
+    client.stop_after(12, Gone, "No")
+    with pytest.raises(Gone):
         trainer.run_analysers(["prover_role_conformance"], "judge", overwrite=True)
     client.judge = lambda messages: "Yes"
     trainer.run_analysers(["prover_role_conformance"], "another")
