@@ -67,6 +67,10 @@ class Judged(Script):
         return self.judge(messages)
 
 
+class Gone(Exception):
+    pass
+
+
 class Notes(View):
     """Keeps what is said."""
 
@@ -331,9 +335,6 @@ def test_a_dry_run_asks_nothing_keeps_nothing_and_deletes_nothing(tmp_path):
 
 
 def test_an_analysis_that_stops_goes_on_where_it_was(tmp_path):
-    class Gone(Exception):
-        pass
-
     client = Judged()
     one_at_a_time = {"num_rollout_workers": 1}
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client, iterations=1, settings=one_at_a_time)
@@ -355,9 +356,6 @@ def test_an_analysis_that_stops_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.parametrize("stops_after", [3, 24])
 def test_overwriting_that_stops_goes_on_where_it_was(tmp_path, stops_after):
-    class Gone(Exception):
-        pass
-
     client = Judged()
     trainer = finished(PureTextEiTrainer, tmp_path / "run", client)
     trainer.run_analysers(["prover_role_conformance"], "judge")
