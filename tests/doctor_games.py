@@ -56,6 +56,13 @@ class Circle(Words):
         return {1: 1.0, 3: -1.0}.get((first - second) % 4, 0.0)
 
 
+class Dear(Words):
+    """Who loses pays five, and who makes an invalid move one."""
+
+    def gain(self, first, second):
+        return 5 * super().gain(first, second)
+
+
 class Draw(Words):
     """Nobody wins."""
 

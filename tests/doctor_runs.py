@@ -131,6 +131,11 @@ FAULTS = [
         ("no advantage",),
         lambda lab: lab.program("right", options='kind = "right"', learning__steps="6"),
     ),
+    Fault(
+        "an invalid move costs less than a lost game",
+        ("cheap invalid moves/Dear",),
+        lambda lab: lab.game("dear", "Dear", inference__temperature="1.5", learning__steps="6"),
+    ),
     Fault("all games are draws", ("alike/",), lambda lab: lab.game("draws", "Draw", learning__steps="10")),
     Fault(
         "only the form of answers is rewarded, in a program",

@@ -22,6 +22,7 @@ from sparring.view.findings.opponents import circles, uneven_opponents
 from sparring.view.findings.played import PlayedGames
 from sparring.view.findings.rewards import (
     alike,
+    cheap_invalid_moves,
     groups_too_small,
     invalid_moves,
     one_takes_all,
@@ -47,7 +48,8 @@ from sparring.view.findings.tuning import (
 from sparring.view.run_view import RunView
 
 DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
-    *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike, invalid_moves),
+    *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike),
+    *(cheap_invalid_moves, invalid_moves),
     *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
     *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
 )

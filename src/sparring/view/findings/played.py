@@ -5,6 +5,7 @@ import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ QUESTIONS = ("claim", "question", "topic", "prompt", "problem", "task")
 @dataclass(frozen=True)
 class GameOutcome:
     """What an episode of training paid those who played it, all of whom learn; ``metrics`` are the values of
-    its reward functions, as ``FUNCTION/ROLE``. An invalid move may have decided a game."""
+    its reward functions, as ``FUNCTION/ROLE``. ``invalid`` is who ended a game by an invalid move; empty if
+    nobody did."""
 
     where: str
     rewards: Mapping[str, float]
     metrics: Mapping[str, float]
-    by_invalid_move: bool
+    invalid: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class _Step(msgspec.Struct):
 
 
 class _Extras(msgspec.Struct, frozen=True):
-    invalid_pid: Any = None
+    invalid_pid: int | None = None
 
 
 class _Rollout(msgspec.Struct):
@@ -127,7 +129,7 @@ def read_played(run_dir: Path) -> PlayedGames:
                 _where(one),
                 _sized(one.rewards),
                 _sized(one.metrics),
-                by_invalid_move=one.extras.invalid_pid is not None,
+                _who(one.rewards, one.extras.invalid_pid),
             )
             for one in recent
             if _is_of_learners(one)
@@ -198,6 +200,11 @@ def _sized(values: Mapping[str, float]) -> dict[str, float]:
 def _where(one: _Rollout) -> str:
     env_id = one.artifact.get("env_id") if isinstance(one.artifact, dict) else None
     return str(env_id or one.episode_type)
+
+
+def _who(rewards: Mapping[str, float], seat: int | None) -> str:
+    """Return who plays a seat: rewards are logged by seat."""
+    return "" if seat is None else next(islice(rewards, max(seat, 0), None), "unknown")
 
 
 def _is_of_learners(one: _Rollout) -> bool:

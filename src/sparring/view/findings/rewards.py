@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from statistics import pvariance
+from statistics import fmean, pvariance
 
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.view.findings.evidence import RunEvidence, Window
@@ -32,6 +32,9 @@ p (1 - p), here to a third of what it is at a half."""
 LEAST_DECIDED = 20
 """Fewer episodes say nothing about a share of nine tenths: its 95% interval is wider than 30 points."""
 INVALID = "invalid moves"
+CHEAP, LEAST_INVALID = 0.1, 5
+"""The share of rewards below that of an invalid move from which it pays to make one, and the least number of
+either."""
 
 
 def warned(seen: RunEvidence) -> Iterator[Finding]:
@@ -128,7 +131,7 @@ def alike(seen: RunEvidence) -> Iterator[Finding]:
         return
     earned: dict[str, dict[str, list[float]]] = {}
     for one in seen.played.outcomes:
-        for role, reward in one.rewards.items() if not one.by_invalid_move else ():
+        for role, reward in one.rewards.items() if not one.invalid else ():
             earned.setdefault(one.where, {}).setdefault(role, []).append(reward)
     for where, by_role in earned.items():
         shares = {
@@ -237,7 +240,7 @@ def one_takes_all(seen: RunEvidence) -> Iterator[Finding]:
     """
     by_place: dict[str, list[GameOutcome]] = {}
     for one in seen.played.outcomes:
-        if len(one.rewards) > 1 and not one.by_invalid_move:
+        if len(one.rewards) > 1 and not one.invalid:
             by_place.setdefault(one.where, []).append(one)
     for where, outcomes in by_place.items():
         sums = [sum(one.rewards.values()) for one in outcomes]
@@ -285,5 +288,33 @@ def invalid_moves(seen: RunEvidence) -> Iterator[Finding]:
                 ("envs", "inference.max_tokens", "rewards.step", "learning.algorithm"),
                 "concepts.md#invalid-moves",
                 share,
+                seen.recent.updates,
+            )
+
+
+def cheap_invalid_moves(seen: RunEvidence) -> Iterator[Finding]:
+    """Yield a finding where an invalid move pays its player more than many games that ended by the rules: who
+    is about to lose then gains by one."""
+    by_place: dict[str, list[GameOutcome]] = {}
+    for one in seen.played.outcomes:
+        by_place.setdefault(one.where, []).append(one)
+    for where, outcomes in by_place.items():
+        paid = [one.rewards[one.invalid] for one in outcomes if one.invalid in one.rewards]
+        by_rules = [reward for one in outcomes if not one.invalid for reward in one.rewards.values()]
+        if len(paid) < LEAST_INVALID or len(by_rules) < LEAST_INVALID:
+            continue
+        mean = fmean(paid)
+        worse = sum(reward < mean for reward in by_rules) / len(by_rules)
+        if worse >= CHEAP:
+            yield Finding(
+                f"cheap invalid moves/{where}",
+                "warning",
+                f"an invalid move of {where} pays its player {mean:.3g} on average, more than "
+                f"{worse:.0%} of the rewards of games that ended by the rules",
+                "make it cost more than a lost game: invalid_reward in the options of a library's game, or "
+                "what your own returns for an invalid move",
+                ("envs",),
+                "tutorial-game.md#environments-of-other-libraries",
+                worse,
                 seen.recent.updates,
             )
