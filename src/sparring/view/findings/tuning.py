@@ -123,8 +123,8 @@ def invalid_answers(seen: RunEvidence) -> Iterator[Finding]:
 
 
 def rewards_alike(seen: RunEvidence) -> Iterator[Finding]:
-    """Yield a finding for each agent that earned the same in all episodes of the last iterations, or nothing
-    but the most that it can: there is then nothing to choose from."""
+    """Yield a finding for each agent that earned the same in all episodes of most of the last iterations:
+    there is then nothing to choose from."""
     for agent, spread in seen.recent.medians("", ".std_episode_reward").items():
         if spread == 0:
             mean = seen.recent.median(f"{agent}.mean_episode_reward") or 0.0
