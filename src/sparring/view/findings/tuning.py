@@ -31,8 +31,7 @@ def nothing_to_imitate(seen: RunEvidence) -> Iterator[Finding]:
                 f"nothing to imitate/{group}",
                 "critical",
                 f"{group} had too few examples in {len(few)} of {counted(len(own), 'iteration')}: no job",
-                "play more rollouts, lower the reward or the difference from which one is imitated, or give "
-                "easier claims",
+                "play more rollouts, lower the threshold from which one is imitated, or give easier claims",
                 ("finetune.rl.rollouts_per_iteration", _threshold(seen), "program.claims"),
                 PAGE,
                 len(few) / len(own),
