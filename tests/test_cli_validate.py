@@ -50,6 +50,13 @@ def test_without_json_each_is_the_line_that_training_would_end_with(wrong, capsy
     assert capsys.readouterr().err.splitlines() == lines[:1]
 
 
+def test_what_a_section_finds_wrong_with_a_text_or_a_table_is_one_problem_of_several(capsys):
+    agent = "finetune.agents.verifier.hyperparameters.dpo"
+    words = ["--finetune.trainer", "nope", f"--{agent}", "2", "--finetune.provider.concurrency", "0"]
+    found = problems(capsys, "nip", *words)
+    assert [one["field"] for one in found] == ["finetune.trainer", "finetune.provider.concurrency", agent]
+
+
 RULES = """
 [[envs]]
 id = "kuhn_poker"

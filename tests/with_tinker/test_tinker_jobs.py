@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from job_commands import Server, wait_until
 from live_server import ASK, TOKEN
 from sparring.cli.main import main
-from sparring.core import EpisodeError, InputError, SparringError
+from sparring.core import EpisodeError, InputError, SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.finetune.jobs.schema import read_conversations
 from sparring.finetune.providers import FineTuneJobError, JobRequest
@@ -194,6 +195,47 @@ async def test_answers_are_those_of_the_engine(tmp_path, live):
     with pytest.raises(SparringError, match="there is no model"):
         await client.complete(ASK, model=f"tinker://{'0' * 32}:train:0/sampler_weights/one")
     await service.close()
+
+
+@pytest.mark.parametrize("answers", [[], [[-1]], [[5], [6]]])
+async def test_a_reply_that_is_not_one_answer_is_asked_for_again(answers, live, monkeypatch):
+    async def reply():
+        return SimpleNamespace(sequences=[SimpleNamespace(tokens=one) for one in answers])
+
+    async def sampler(model):
+        return SimpleNamespace(get_base_model=lambda: model, sample=lambda *asked: reply())
+
+    service = TinkerService(live.url)
+    monkeypatch.setattr(service, "sampler", sampler)
+    with pytest.raises(TransientError, match="the reply is not one answer"):
+        await TinkerClient(service, 60.0).complete(ASK, max_tokens=8, model=MODEL)
+    await service.close()
+
+
+async def test_a_job_whose_steps_are_refused_when_they_are_asked_for_is_one_line(tmp_path, live, monkeypatch):
+    def refuse(*asked):
+        raise ValueError("no data")
+
+    jobs = jobs_of(live.url, tmp_path)
+    monkeypatch.setattr(jobs.service.sdk.TrainingClient, "optim_step", refuse)
+    async with jobs.running():
+        with pytest.raises(SparringError, match="step 1: no data"):
+            await trained(jobs, tmp_path, request_of(MODEL))
+
+
+async def test_a_job_without_its_examples_fails_and_one_without_a_loss_goes_on(tmp_path, live, monkeypatch):
+    jobs = jobs_of(live.url, tmp_path)
+    output = jobs.service.sdk.types.ForwardBackwardOutput
+    monkeypatch.setattr(output, "metrics", property(lambda self: {}, lambda self, value: None), raising=False)
+    async with jobs.running():
+        _, error, progress = await trained(jobs, tmp_path, request_of(MODEL))
+        assert (error, progress) == ("", "Step 12/12: training loss=nan")
+        job = await jobs.create(JobRequest("another", MODEL, "supervised"), "gone.jsonl")
+        while job.status == "running":
+            await asyncio.sleep(0.02)
+            job = await jobs.status(job.id)
+    assert job.status == "failed"
+    assert job.error.startswith("its examples are missing, ")
 
 
 @pytest.mark.parametrize(

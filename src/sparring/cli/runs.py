@@ -23,7 +23,7 @@ from sparring.cli.options import (
 )
 from sparring.core import InputError
 from sparring.core.errors import check_installed, imported
-from sparring.core.text import shell_command
+from sparring.core.text import counted, shell_command
 
 if TYPE_CHECKING:
     from sparring.view.run_view import ViewSource
@@ -224,7 +224,8 @@ def export(
         _refuse("--rldoctor", {**of_model, **of_run, "--checkpoint": checkpoint})
         from sparring.commands.export_rldoctor import export_rldoctor
 
-        print(f"wrote {out}: {export_rldoctor(run, out):,} updates. Next: rl-doctor diagnose {out}")
+        updates = counted(export_rldoctor(run, out), "update")
+        print(f"wrote {out}: {updates}. Next: rl-doctor diagnose {out}")
     elif rollouts:
         others = {"--payoffs": payoffs, "--verifiers": verifiers, "--checkpoint": checkpoint}
         _refuse("--rollouts", of_model | others)

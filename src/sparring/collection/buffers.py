@@ -59,9 +59,9 @@ class BaseBuffer(ABC):
         batch_log: writes every drawn batch; ``None`` disables this.
         critics: policies with a critic, which makes advantages of their rewards; the sampling transforms do
             not see their steps.
-        discount: a step has the return from then on, discounted so, in place of the whole game's reward; see
+        discount: credits a step with the discounted return from then on; see
             :func:`~sparring.collection.transforms.return_from`. A forgiven invalid move has at most what it
-            would have received by ending the game. ``None`` is the whole game's reward.
+            would have received by ending the game. ``None`` credits it with the whole game's reward.
     """
 
     def __init__(

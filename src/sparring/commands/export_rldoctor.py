@@ -1,8 +1,9 @@
 """``sparring export --rldoctor``: a run's metrics in the words of rl-doctor, which diagnoses runs too.
 
 It reads an object a line, with ``step`` and the fields that ``rl-doctor fields`` lists. What a run has not
-measured is left out, and its checks of that are skipped. A run of games has no ``reward_mean``, which says
-nothing between equals. ``eval_score`` is the first of a program's measures, of the tasks or of the matches.
+measured is left out, and its checks of that are skipped. What was evaluated before the first update is at
+step 0. A run of games has no ``reward_mean``, which says nothing between equals. ``eval_score`` is the first
+of a program's measures, of the tasks or of the matches.
 """
 
 import json
@@ -50,15 +51,16 @@ def export_rldoctor(name: str, out: Path) -> int:
     path = find_run(name)
     check_kinds(path)
     run = read_to_end(RunDirectorySource(path))
-    lines = _lines(run)
-    if not lines or run.tuning is not None:
+    updates = len({*run.metric("step").steps})
+    if not updates or run.tuning is not None:
         raise InputError("RUN", f"{name} has no update of sparring train", "Name a run that has one")
+    lines = _lines(run)
     content = "".join(json.dumps({"step": step, **lines[step]}) + "\n" for step in sorted(lines))
     try:
         write_users_file(out, content.encode())
     except OSError as error:
         raise SparringError(f"{out} cannot be written ({error.strerror})") from error
-    return len(lines)
+    return updates
 
 
 def _lines(run: RunView) -> dict[int, dict[str, float]]:

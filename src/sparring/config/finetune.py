@@ -4,9 +4,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from sparring.config.base import FilePath, Line, Name, Settings
+from sparring.config.base import FilePath, Line, Name, Settings, at_field
 from sparring.config.facts import CLASS_FILE
-from sparring.core import InputError
 from sparring.core.own_code import is_class_path
 
 JobState = Literal["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
@@ -25,7 +24,7 @@ BundledTrainer = Literal["pure_text_ei", "pure_text_malt"]
 def _is_trainer(name: str) -> str:
     if name not in get_args(BundledTrainer) and not is_class_path(name):
         fix = f"Use {' or '.join(get_args(BundledTrainer))}, or my_file.py:MyTrainer"
-        raise InputError("finetune.trainer", f"there is no trainer {name}", fix)
+        raise at_field(f"there is no trainer {name}", fix)
     return name
 
 
@@ -117,7 +116,7 @@ def _by_method(hyperparameters: dict[str, Any]) -> dict[str, Any]:
     for method in METHODS:
         if not isinstance(hyperparameters.get(method, {}), dict):
             problem = f"is {hyperparameters[method]!r}, but holds the hyperparameters of a method"
-            raise InputError(f"hyperparameters.{method}", problem, f"Write {method} = {{n_epochs = 2}}")
+            raise at_field(problem, f"Write {method} = {{n_epochs = 2}}", method)
     return hyperparameters
 
 

@@ -136,10 +136,10 @@ class RewardSettings(Settings):
     )
     """Applied to the training batch."""
     discount: Annotated[float | None, _BUFFER] = Field(default=None, ge=0, le=1)
-    """With a number, each turn of a player is credited with what the player receives from then on: the reward
-    after its next turn counts so many times, that after the one after it the square of it, and so on. A game
-    that pays at its end alone is paid with the last turn. By default each turn is credited with the whole
-    game's reward. A critic has a discount of its own, so with one this is 1."""
+    """Credits each turn of a player with what the player receives from then on. What it receives after its
+    next turn is multiplied by this number, after the turn after that by its square, and so on. A game that
+    pays only at its end pays with the player's last turn. By default, each turn is credited with the whole
+    game's reward. A critic has a discount of its own, so beside one only 1 is allowed."""
 
     @property
     def lists(self) -> dict[str, list[FinalReward] | list[StepReward] | list[SamplingReward]]:

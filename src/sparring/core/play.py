@@ -143,12 +143,6 @@ class Trajectory:
         """The rewards of all players by player id; only this player's where the others' are not known."""
         return {**self.final_rewards, self.pid: self.final_reward}
 
-    def rewards_if_ended(self, index: int) -> dict[int, float]:
-        """Return the rewards of all if a forgiven invalid move had ended the game, where its player's is
-        lower than the game's; else nothing."""
-        of_all = dict(enumerate(self.steps[index].info.get("invalid_rewards", ())))
-        return of_all if of_all and of_all[self.pid] < self.final_reward else {}
-
     @property
     def obs(self) -> list[str]:
         """The prompts, in order."""

@@ -76,8 +76,9 @@ class TinkerClient(InferenceClient):
             refused=EpisodeError,
             failure=TransientError,
         )
-        (sequence,) = answer.sequences
-        drawn = list(sequence.tokens)
+        drawn, *others = [list(one.tokens) for one in answer.sequences] or [[-1]]
+        if others or min(drawn, default=0) < 0:
+            raise TransientError(f"{self.service.host}, model {model}: the reply is not one answer")
         ends = bool(drawn) and drawn[-1] in base.tokens.stop_token_ids
         written, parts = base.reader.read(prompt, drawn[:-1] if ends else drawn, reasoning)
         cut = before_stop(parts.said, stop)

@@ -8,6 +8,7 @@ may start from it.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -181,19 +182,30 @@ class TinkerJobs(JobProvider):
 
     async def _plan(self, job: TinkerJob, model: str) -> TinkerPlan:
         base = await self.service.base(model)
-        content = (self.directory / job.file).read_bytes()
+        try:
+            content = (self.directory / job.file).read_bytes()
+        except FileNotFoundError:
+            problem = f"its examples are missing, {self.directory / job.file}"
+            raise FineTuneJobError(problem) from None
         settings = job.hyperparameters.settings(job.request.seed or 0)
         return await asyncio.to_thread(TinkerPlan.of, content, Renderer(base.tokens, base.context), settings)
 
     async def _step(self, client: Any, plan: TinkerPlan, step: int) -> float:
-        """Ask for gradients and a step; return the loss, a mean over what is learned."""
-        types, what = self.service.sdk.types, f"step {step + 1}"
-        gradients = client.forward_backward(plan.data(step, types), "cross_entropy")
-        # Asked for before the gradients are there: the service may take both at once.
-        made = client.optim_step(plan.adam(step, types))
-        found = await self._ask(lambda: gradients, what)
-        await self._ask(lambda: made, what)
-        return float(found.metrics["loss:sum"])
+        """Ask for gradients and a step; return the loss, a mean over what is learned, or NaN if the service
+        does not say it."""
+        types = self.service.sdk.types
+        data, adam = plan.data(step, types), plan.adam(step, types)
+
+        async def made() -> Any:
+            gradients = client.forward_backward(data, "cross_entropy")
+            # Asked for before the gradients are there: the service may take both at once.
+            step_made = client.optim_step(adam)
+            found = await gradients
+            await step_made
+            return found
+
+        found = await self._ask(made, f"step {step + 1}")
+        return float(found.metrics.get("loss:sum", math.nan))
 
     async def _save(self, job_id: str, job: TinkerJob, client: Any, step: int) -> None:
         """Save a state, and delete the one before."""

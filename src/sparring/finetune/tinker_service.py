@@ -164,7 +164,8 @@ class TinkerService:
             rest, service = self.sdk.RestClient(**account), self.sdk.ServiceClient(**account)
             listed = rest.get_server_capabilities().result().supported_models
             service.holder  # noqa: B018 (opens the session, for which it blocks)
-            return Connected(service, rest, {one.model_name: one.max_context_length for one in listed})
+            contexts = {one.model_name: one.max_context_length for one in listed if one.model_name}
+            return Connected(service, rest, contexts)
 
         return await self.ask(lambda: _in_thread(connect), "the connection", CONNECT_SECONDS)
 

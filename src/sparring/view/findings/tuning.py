@@ -31,8 +31,7 @@ def nothing_to_imitate(seen: RunEvidence) -> Iterator[Finding]:
                 f"nothing to imitate/{group}",
                 "critical",
                 f"{group} had too few examples in {len(few)} of {counted(len(own), 'iteration')}: no job",
-                "play more rollouts, lower the reward or the difference from which one is imitated, or give "
-                "easier claims",
+                "play more rollouts, lower the threshold from which one is imitated, or give easier claims",
                 ("finetune.rl.rollouts_per_iteration", _threshold(seen), "program.claims"),
                 PAGE,
                 len(few) / len(own),
@@ -123,8 +122,8 @@ def invalid_answers(seen: RunEvidence) -> Iterator[Finding]:
 
 
 def rewards_alike(seen: RunEvidence) -> Iterator[Finding]:
-    """Yield a finding for each agent that earned the same in all episodes of the last iterations, or nothing
-    but the most that it can: there is then nothing to choose from."""
+    """Yield a finding for each agent that earned the same in all episodes of most of the last iterations:
+    there is then nothing to choose from."""
     for agent, spread in seen.recent.medians("", ".std_episode_reward").items():
         if spread == 0:
             mean = seen.recent.median(f"{agent}.mean_episode_reward") or 0.0
