@@ -244,6 +244,15 @@ def test_a_fault_of_a_run_of_fine_tuning_jobs_is_found(cause, tmp_path):
     assert is_section(found.page)
 
 
+@pytest.mark.parametrize("name", ["state.json", "job_states.json", "metrics.jsonl"])
+def test_a_damaged_file_of_a_run_of_fine_tuning_jobs_is_named(name, tmp_path):
+    (tuned(tmp_path) / name).write_bytes(b"\xff[{\n")
+    (found,) = found_in(tmp_path)
+    assert found.cause == "damaged files"
+    assert name in found.text
+    assert found.advice == "restore them from a copy"
+
+
 def test_nothing_stands_out_in_a_healthy_run_of_fine_tuning_jobs(tmp_path, capsys):
     assert main(["doctor", str(tuned(tmp_path))]) == 0
     assert "after iteration 2" in capsys.readouterr().out

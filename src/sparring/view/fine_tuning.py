@@ -63,6 +63,7 @@ class FineTuning:
         jobs: its jobs, in order.
         models: the present model of each group that has one of its own.
         solo: accuracy of a solo verifier by iteration, for comparison.
+        damaged: the files that could not be read.
     """
 
     stage: Stage
@@ -72,6 +73,7 @@ class FineTuning:
     jobs: list[FineTuneJob] = field(default_factory=list)
     models: dict[str, str] = field(default_factory=dict)
     solo: dict[float, Interval] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     @property
     def is_done(self) -> bool:
@@ -114,9 +116,14 @@ class FineTuningFiles:
         Raises:
             OSError: a file cannot be read.
         """
+        damaged = [
+            path.name
+            for path, shape in ((self.files.state, State), (self.files.job_states, list[JobState]))
+            if path.exists() and read_json(path, shape) is None
+        ]
         state = read_json(self.files.state, State)
         if state is None:
-            return None
+            return FineTuning("sample_rollouts", 0, damaged=damaged) if damaged else None
         path = min(self.files.rollouts.glob("growing-*.jsonl"), default=None)
         if path is None or self._growing is None or path != self._growing.path:
             self._growing = None if path is None else _Growing(path)
@@ -132,6 +139,7 @@ class FineTuningFiles:
             0 if sampling is None else sampling.total,
             self._jobs(),
             {name: model for name, model in named.items() if model},
+            damaged=damaged,
         )
 
     @property

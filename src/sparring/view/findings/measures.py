@@ -247,15 +247,18 @@ def damaged_files(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding that names what could not be read."""
     run = seen.run
     found = [*run.damaged_evaluations, *seen.played.damaged]
+    if run.tuning is not None:
+        found += run.tuning.damaged
     if run.damaged_lines:
         found.insert(0, f"metrics.jsonl ({counted(run.damaged_lines, 'line')})")
+    checkpoints = "; sparring train --resume says which checkpoint is whole" if run.tuning is None else ""
     if found:
         more = f" and {counted(len(found) - 5, 'other')}" if len(found) > 5 else ""
         yield Finding(
             "damaged files",
             "warning",
             f"damaged or missing, so left out here: {', '.join(found[:5])}{more}",
-            "restore them from a copy; sparring train --resume says which checkpoint is whole",
+            f"restore them from a copy{checkpoints}",
             (),
             "run-directory.md#what-is-checked",
             float(len(found)),
