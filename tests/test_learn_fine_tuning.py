@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from matrices import first_of
 from sparring.collection.sinks import JsonlSink
+from sparring.core.answer_reader import OPENING, AnswerReader
+from sparring.core.chat_tokens import ChatTokens
+from sparring.core.reasoning import KNOWN_TAGS
 from sparring.learn.fine_tuning.examples import (
     Conversation,
     Preference,
@@ -276,3 +280,22 @@ def test_control_tokens_in_an_answer_stay_plain_text():
     stop = policy.tokenizer.convert_tokens_to_ids(STOP)
     assert sample.completion_token_ids.count(stop) == 1
     assert policy.tokenizer.convert_tokens_to_ids("<|im_start|>") not in sample.completion_token_ids
+
+
+@pytest.mark.parametrize(
+    "tags", [tags for tags in KNOWN_TAGS if len(tags[0]) < OPENING], ids=lambda tags: tags[0]
+)
+@pytest.mark.parametrize("thought", [None, "a plan"])
+def test_an_answer_is_said_and_not_thought_where_the_template_opens_a_thought(tags, thought):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model("llama"))
+    begin = "<|im_start|>assistant\n"
+    tokenizer.chat_template = tokenizer.chat_template.replace(begin, f"{begin}{tags[0]}\n")
+    assert tags[0] in tokenizer.chat_template
+    answer = "bet" if thought is None else f"{tags[0]}\n{thought}\n{tags[1]}\n\nbet"
+    talk = Conversation(1, [*said("Check or bet?"), {"role": "assistant", "content": answer}], (1,))
+    (sample,) = Renderer(ChatTokens(tokenizer, "tiny"), 1000).conversation(talk)
+    whole, parts = AnswerReader(tokenizer).read(sample.prompt_token_ids, sample.completion_token_ids[:-1])
+    assert (parts.said.strip(), parts.inside) == ("bet", None)
+    assert parts.reasoning is not None
+    assert parts.reasoning.text == (thought or "")
+    assert whole.count(tags[0]) == 0

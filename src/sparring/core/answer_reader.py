@@ -62,7 +62,11 @@ class AnswerReader:
 
     def stream(self, prompt: list[int]) -> PartsStream:
         """Return what tells the parts of an answer to a prompt apart while it is written."""
-        return PartsStream(self.tags, self._opened(tuple(prompt[-OPENING:]), self.tags))
+        return PartsStream(self.tags, self.opened(prompt))
+
+    def opened(self, prompt: list[int]) -> Tags | None:
+        """Return the tags of the thought inside which an answer to a prompt begins; ``None`` if in none."""
+        return self._opened(tuple(prompt[-OPENING:]), self.tags)
 
     def is_control(self, token: int) -> bool:
         """Return whether a token is a control token, which is in no text."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparring.core import InputError, Message, Messages, SparringError, TrainingRecord
+from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens, most_characters_of_a_token
 
 
@@ -38,11 +39,15 @@ class Preference:
 
 
 class Renderer:
-    """Turns examples into token ids as the engine does for a request, within ``context_length`` tokens."""
+    """Turns examples into token ids as the engine does for a request, within ``context_length`` tokens.
+
+    Where the template opens a thought, an answer without one ends it at once.
+    """
 
     def __init__(self, tokens: ChatTokens, context_length: int) -> None:
         self.tokens = tokens
         self.context_length = context_length
+        self._reader = AnswerReader(tokens.tokenizer)
         self._most_characters = context_length * most_characters_of_a_token(tokens.tokenizer)
 
     def conversation(self, example: Conversation) -> list[TrainingRecord]:
@@ -70,7 +75,8 @@ class Renderer:
             limit = self.context_length
             raise WrongLine(line, f"its {characters} characters are more than {limit} tokens can have")
         try:
-            ids, completion = self.tokens.render(prompt), self.tokens.encode_answer(prompt, answer)
+            ids = self.tokens.render(prompt)
+            completion = self._completion(ids, prompt, answer)
         except InputError as error:
             raise WrongLine(line, error.problem) from error
         if completion[-1] not in self.tokens.stop_token_ids:  # who asks later may name no line feed as a stop
@@ -80,6 +86,15 @@ class Renderer:
             limit = self.context_length
             raise WrongLine(line, f"it has {length} tokens, but the model's context has {limit}")
         return given_answer(ids, completion)
+
+    def _completion(self, ids: list[int], prompt: Messages, answer: str) -> list[int]:
+        opened = self._reader.opened(ids)
+        if opened is None:
+            return self.tokens.encode_answer(prompt, answer)
+        first, second = opened
+        if second in answer:
+            return self.tokens.encode_answer(prompt, answer.lstrip().removeprefix(first).lstrip("\n"))
+        return [*self._reader.closing(opened), *self.tokens.encode_answer(prompt, answer)]
 
 
 def families(openings: Sequence[Messages]) -> list[int]:
