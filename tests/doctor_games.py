@@ -1,5 +1,6 @@
 """Games for runs that have a fault, or none: each of two players says a word, without hearing the other."""
 
+from sparring.envs.environment import Environment, Situation
 from sparring.envs.game import Game
 
 WORDS = ("check", "bet", "fold", "call")
@@ -75,3 +76,21 @@ class Lowest(Words):
 
     def gain(self, first, second):
         return -super().gain(first, second)
+
+
+class Raises(Environment):
+    """The second word is too much for it."""
+
+    lists_moves = True
+
+    async def reset(self, seed):
+        self.said = {}
+        return Situation({0: "Your word:"}, {0: WORDS})
+
+    async def step(self, answers):
+        place = WORDS.index(self.said.get(0, answers.get(0)))
+        self.said |= answers
+        return Situation({1: "Your word:"}, {1: WORDS} if len(self.said) == 1 else {place: self.said[2]})
+
+    def rules(self, player):
+        return f"Say one of {', '.join(WORDS)}."

@@ -136,6 +136,9 @@ FAULTS = [
         ("cheap invalid moves/Dear",),
         lambda lab: lab.game("dear", "Dear", inference__temperature="1.5", learning__steps="6"),
     ),
+    Fault(
+        "a game that raises", ("game raises",), lambda lab: lab.game("raises", "Raises", learning__steps="4")
+    ),
     Fault("all games are draws", ("alike/",), lambda lab: lab.game("draws", "Draw", learning__steps="10")),
     Fault(
         "only the form of answers is rewarded, in a program",

@@ -14,7 +14,7 @@ from sparring.core.adapters import ALL_LINEAR
 from sparring.core.client import CANNOT_GIVE
 from sparring.envs.catalog import list_environments
 from sparring.learn.model_files import check_model_name
-from sparring.run.checks import check_config, notes_on
+from sparring.run.checks import check_config, notes_on, renaming
 from sparring.run.run_names import find_run, new_run_directory
 
 
@@ -337,3 +337,17 @@ def test_one_player_needs_no_opponent():
         envs__0__id="2048-v0-train", envs__0__num_players="1", evaluation__nash_conv="false"
     )  # it does not list its legal moves, so no player can play it at random
     assert found == ["model smollm2-135m", "environment 2048-v0-train, 1 player, template fewshot-chat"]
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        ("env.options.make", "envs.1.options.make"),
+        ("env.options", "envs.1.options"),
+        ("env.optional", "env.optional"),
+    ],
+)
+def test_what_is_wrong_inside_a_table_is_named_where_the_user_wrote_the_table(found, named):
+    with pytest.raises(InputError) as caught, renaming({"env.options": "envs.1.options"}):
+        raise InputError(found, "is wrong", "Correct it")
+    assert caught.value.field == named

@@ -1,9 +1,11 @@
 """A model's text that is printed to a terminal or by Rich neither controls the terminal nor crashes."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
@@ -11,7 +13,7 @@ from sparring.cli import main as command_line
 from sparring.commands.tables import results_table
 from sparring.core import InputError, Rollout, VerboseLogger
 from sparring.core.confidence_intervals import wilson_interval
-from sparring.core.text import one_line, printable, speech
+from sparring.core.text import file_part, one_line, printable, speech
 from sparring.evaluation.results import MeasureResult
 from sparring.population.standings import Standing
 from sparring.run.progress import RunProgress, print_ending, print_stopped
@@ -192,3 +194,11 @@ def test_titles_roles_and_names_in_watch_do_not_act_on_a_terminal(text):
 def test_printable_text_keeps_its_lines_and_tabs_unless_told_otherwise():
     assert printable("X\ta\nX\r") == "X\ta\nX·"
     assert printable("a\tb\n", keep="\t") == "a\tb·"
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_a_part_of_a_files_name_is_short_and_safe_and_long_names_stay_apart(one, other):
+    part = file_part(one)
+    assert re.fullmatch(r"[A-Za-z0-9._-]{0,109}", part)
+    if one != other and len(part) > 100:
+        assert part != file_part(other)

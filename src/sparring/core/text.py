@@ -5,6 +5,7 @@ Self-play optimises a model's text, so treat it as an attacker's. The report esc
 ``chat_tokens.py`` keeps it from becoming control tokens.
 """
 
+import hashlib
 import re
 import shlex
 from ipaddress import ip_address
@@ -21,6 +22,20 @@ def is_loopback(host: str) -> bool:
 def shell_command(*words: object) -> str:
     """Return a command of ``sparring`` as a shell reads it: ids of games and paths may need quotes."""
     return shlex.join(["sparring", *map(str, words)])
+
+
+LONGEST_FILE_PART = 100
+"""Characters of a name in a file's name: systems allow 255 bytes in all."""
+
+
+def file_part(name: str) -> str:
+    """Return a name as a part of a file's name, which is cut and has a hash if it is long."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    if len(safe) <= LONGEST_FILE_PART:
+        return safe
+    return (
+        f"{safe[:LONGEST_FILE_PART]}-{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
+    )
 
 
 REPLACEMENT = "·"

@@ -274,11 +274,13 @@ def check_models_end_answers(env: GameSettings, field: str, fix: str) -> None:
 
 @contextmanager
 def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """Let an InputError name the field as the user wrote it."""
+    """Let an InputError name the field, or the table that it is in, as the user wrote it."""
     try:
         yield
     except InputError as error:
-        raise InputError(names.get(error.field, error.field), error.problem, error.fix) from error
+        parent = next((one for one in names if error.field.startswith(f"{one}.")), "")
+        field = names[parent] + error.field.removeprefix(parent) if parent else error.field
+        raise InputError(names.get(error.field, field), error.problem, error.fix) from error
 
 
 def notes_on(config: Config) -> list[str]:

@@ -12,6 +12,7 @@ from sparring.view.findings.measures import (
     became_worse,
     damaged_files,
     failures,
+    games_that_raised,
     leaked_questions,
     noisy_evaluation,
     stopped,
@@ -48,7 +49,7 @@ from sparring.view.findings.tuning import (
 from sparring.view.run_view import RunView
 
 DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
-    *(stopped, entropy_collapse, entropy_explosion, only_format, warned, alike),
+    *(stopped, games_that_raised, entropy_collapse, entropy_explosion, only_format, warned, alike),
     *(cheap_invalid_moves, invalid_moves),
     *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
     *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),

@@ -235,6 +235,25 @@ def failures(seen: RunEvidence) -> Iterator[Finding]:
         )
 
 
+def games_that_raised(seen: RunEvidence) -> Iterator[Finding]:
+    """Yield a finding if at least a tenth of the games of the newest updates ended by the game's error."""
+    prefix = "accounts/raised "
+    counts = {name: _counted(seen, prefix + name) for name in seen.recent.medians(prefix)}
+    started = _counted(seen, "accounts/started")
+    if sum(counts.values()) >= FAILED * started > 0:
+        yield Finding(
+            "game raises",
+            "critical",
+            f"{sum(counts.values()) / started:.0%} of the games ended because the game raised an error on a "
+            f"move, mostly {max(counts, key=counts.__getitem__)}, which counts as an invalid move",
+            "play the game yourself, with sparring play base --env ID, and correct it",
+            ("envs",),
+            "concepts.md#invalid-moves",
+            sum(counts.values()) / started,
+            seen.recent.updates,
+        )
+
+
 def _counted(seen: RunEvidence, name: str) -> float:
     """Return by how much a count has risen in the newest updates."""
     counts, looked = seen.run.metric(name).values, len(seen.recent.lines)
