@@ -102,6 +102,12 @@ def test_requests_after_one_that_never_comes_fail(session, monkeypatch):
     assert isinstance(model.gradients(texts()), float)
 
 
+def test_a_request_that_is_not_served_fails_alone_and_the_next_one_does_not_wait_for_it(session):
+    model = session.create()
+    assert "save_weights_external" in model.call("save_weights_external", path="x")["error"]
+    assert isinstance(model.gradients(texts()), float)
+
+
 def test_weights_are_loaded_with_and_without_the_optimizer(session):
     model = session.create()
     model.gradients(texts())

@@ -22,7 +22,10 @@ def serve(
     ] = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="auto, float32 or bfloat16; by default the run's. In float32, answers repeat."),
+        typer.Option(
+            help="auto, float32 or bfloat16; by default the run's, or float32 with --training on a CPU. "
+            "In float32, answers repeat."
+        ),
     ] = None,
     max_tokens: Annotated[
         int, typer.Option(min=1, help="Maximum tokens of an answer where a request gives no limit.")

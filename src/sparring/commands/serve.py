@@ -53,6 +53,7 @@ from sparring.finetune.tinker.samplers import Samplers
 from sparring.finetune.tinker.service import TrainingService
 from sparring.learn.own_sampling import own_sampling
 from sparring.run.assembly import publish_models
+from sparring.run.hardware import computes_on_gpu
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import CHECKPOINT_PREFIX
 from sparring.run.run_names import last_part
@@ -151,6 +152,9 @@ def serve(
     source = find_model(model_or_run)
     models = ServedModels.of(source, model_or_run)
     model = loaded_as(source.model, threads, dtype)
+    if training is not None and dtype is None and not computes_on_gpu(model.device):
+        # In bfloat16, sampling and training round otherwise: by up to half a nat for a token.
+        model = loaded_as(model, threads, "float32")
     inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
     own = own_sampling(source.model.name, "--sampling") if sampling == OWN else UNSET
     say = partial(print_line, console)
@@ -162,6 +166,7 @@ def serve(
             base = ServedBase.of(models.base, source.model.name, facts)
             trained = None
             if training is not None and isinstance(engine, EmbeddedEngine):
+                say(f"training and sampling in {str(engine.model.dtype).removeprefix('torch.')}")
                 service = TrainingService(training, engine.model, base, say)
                 trained = TrainingApi(service, Samplers(service.store, engine, publisher, base.served))
             app = build_application(

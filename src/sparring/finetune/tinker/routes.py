@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparring.core.errors import NOT_JSON
+from sparring.core.text import one_line
 from sparring.engine.server_errors import ApiError
 from sparring.finetune.tinker.listings import Listings
 from sparring.finetune.tinker.messages import GradientRequest
@@ -32,6 +33,7 @@ from sparring.finetune.tinker.training_model import (
     OPTIM_STEP,
     SAVE,
     SAVE_FOR_SAMPLER,
+    UNKNOWN,
 )
 
 ROOT = "/api/v1"
@@ -74,6 +76,7 @@ def add_training_routes(app: FastAPI, api: TrainingApi) -> None:
     _add_sampling(app, samplers)
     _add_futures(app, service, samplers)
     _add_listings(app, Listings(service.store, service.base))
+    _add_unknown(app, service)
 
 
 def _add_constants(app: FastAPI, service: TrainingService) -> None:
@@ -160,11 +163,15 @@ def _add_training(app: FastAPI, service: TrainingService) -> None:
 
 async def _in_turn(service: TrainingService, kind: str, request: Request) -> Response:
     body = await request.body()
+    head = _head(body)
+    return _accepted(service, head.model_id, head.seq_id, kind, body)
+
+
+def _head(body: bytes) -> _Head:
     try:
-        head = msgspec.json.decode(body, type=_Head)
+        return msgspec.json.decode(body, type=_Head)
     except (msgspec.DecodeError, *NOT_JSON) as error:
         raise ApiError(400, f"body: {error}. Give model_id and seq_id") from error
-    return _accepted(service, head.model_id, head.seq_id, kind, body)
 
 
 def _accepted(service: TrainingService, name: str, seq_id: int, kind: str, body: bytes) -> Response:
@@ -233,3 +240,16 @@ def _add_listings(app: FastAPI, listings: Listings) -> None:
     @app.get(f"{ROOT}/sessions/{{session_id}}")
     async def session(session_id: str) -> Response:
         return JSONResponse(listings.session(session_id))
+
+
+def _add_unknown(app: FastAPI, service: TrainingService) -> None:
+    """Add the route of what a model may be asked for and is not served; it comes after all others."""
+
+    @app.post(f"{ROOT}/{{request_type:path}}")
+    async def unknown(request_type: str, request: Request) -> Response:
+        what = one_line(request_type)[:100]
+        try:
+            head = _head(await request.body())
+        except ApiError as error:
+            raise ApiError(404, f"POST {ROOT}/{what}: this server has no such request") from error
+        return _accepted(service, head.model_id, head.seq_id, UNKNOWN, what.encode())

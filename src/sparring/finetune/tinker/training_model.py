@@ -45,6 +45,8 @@ from sparring.learn.token_losses import RequestedLoss
 
 FORWARD_BACKWARD, OPTIM_STEP, LOAD = "forward_backward", "optim_step", "load_weights"
 SAVE, SAVE_FOR_SAMPLER = "save_weights", "save_weights_for_sampler"
+UNKNOWN = "unknown"
+"""A request that is not served. It takes its turn, since the requests after it wait for that."""
 SAVE_SECONDS, SAVE_REQUESTS = 30.0, 64
 """A state is saved after so much work, or so many requests, that a kill would let be done again."""
 KEPT_ANSWERS = 256
@@ -134,6 +136,9 @@ class TrainingModel:
                 return self._save_weights(seq_id, SaveWeights.model_validate_json(body))
             case "save_weights_for_sampler":
                 return self._save_for_sampler(seq_id, SaveForSampler.model_validate_json(body))
+            case "unknown":
+                problem = f"{body.decode()}: this server has no such request"
+                raise ApiError(404, f"{problem}. docs/howto-serve.md says what it has")
             case _:
                 return self._load(LoadWeights.model_validate_json(body))
 
