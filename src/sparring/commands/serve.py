@@ -166,8 +166,8 @@ def serve(
             base = ServedBase.of(models.base, source.model.name, facts)
             trained = None
             if training is not None and isinstance(engine, EmbeddedEngine):
-                say(f"training and sampling in {str(engine.model.dtype).removeprefix('torch.')}")
                 service = TrainingService(training, engine.model, base, say)
+                say(f"training and sampling in {str(engine.model.dtype).removeprefix('torch.')}")
                 trained = TrainingApi(service, Samplers(service.store, engine, publisher, base.served))
             app = build_application(
                 engine, publisher, base, launch, models, token, adapters, jobs, say, own, trained
