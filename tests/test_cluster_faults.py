@@ -20,7 +20,7 @@ from sparring.collection.pool import PoolService
 from sparring.collection.results import EnvSpec
 from sparring.core import SparringError
 
-UPDATES = 8
+UPDATES = 40
 TOGETHER = ("engine", "tracker", "learner", "buffer", "pool", "collector")
 """Actors that are killed at the same time."""
 QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")

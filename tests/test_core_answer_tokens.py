@@ -9,7 +9,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from matrices import one_of_each
-from sparring.core import Messages
+from sparring.core import Messages, TrainingRecord
+from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.messages import said
 from sparring.core.records import with_alternatives
@@ -106,13 +107,22 @@ def legal_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
 def trained_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
     talk = Conversation(1, [*prompt, said("assistant", answer)], (len(prompt),))
     (record,) = Renderer(tokens, 100_000).conversation(talk)
-    return record.prompt_token_ids, record.completion_token_ids
+    return record.prompt_token_ids, after_the_thought(tokens, record)
 
 
 def preferred_answer(tokens: ChatTokens, prompt: Messages, answer: str) -> Ids:
     pair = Preference(1, prompt, said("assistant", answer), said("assistant", "another"))
     preferred, _ = Renderer(tokens, 100_000).preference(pair)
-    return preferred.prompt_token_ids, preferred.completion_token_ids
+    return preferred.prompt_token_ids, after_the_thought(tokens, preferred)
+
+
+def after_the_thought(tokens: ChatTokens, record: TrainingRecord) -> list[int]:
+    """An answer without what ends the thought that the template has opened, if it has."""
+    reader = AnswerReader(tokens.tokenizer)
+    opened = reader.opened(record.prompt_token_ids)
+    closing = [] if opened is None else reader.closing(opened)
+    assert record.completion_token_ids[: len(closing)] == closing
+    return record.completion_token_ids[len(closing) :]
 
 
 FUNCTIONS: dict[str, Callable[[ChatTokens, Messages, str], Ids]] = {
