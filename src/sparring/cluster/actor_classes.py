@@ -29,6 +29,7 @@ from sparring.core import EpisodeRequest
 from sparring.core.garbage_collection import raise_collection_thresholds
 from sparring.engine.api_models import refuse_credentials
 from sparring.envs.generators import lend_generators_for_good
+from sparring.run.run_directory import RunDirectory
 
 MAX_RESTARTS = 20
 STATE = "state"
@@ -102,11 +103,12 @@ class BufferActor(BufferService):
         **options: Any,
     ) -> None:
         raise_collection_thresholds()
+        files = None if run is None else RunDirectory(Path(run))
         buffer = build(
             tracker=RemoteLogger(found(tracker)) if tracker is not None else None,
-            batch_log=BatchLog(Path(run) / "batches") if run is not None and log_batches else None,
+            batch_log=BatchLog(files.batches) if files is not None and log_batches else None,
         )
-        rollouts = str(Path(run) / "rollouts") if run is not None else None
+        rollouts = None if files is None else str(files.rollouts)
         super().__init__(buffer, directory=state_directory(run, "buffer"), rollouts=rollouts, **options)
 
 

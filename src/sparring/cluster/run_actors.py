@@ -44,6 +44,7 @@ from sparring.run import assembly
 from sparring.run.answer_lengths import answer_limits
 from sparring.run.programs import build_program
 from sparring.run.rewards import build_buffer
+from sparring.run.run_directory import RunDirectory
 
 CALLS_BESIDE = 100
 """Calls of Ray to a collector that are not episodes, such as health checks, which must not wait for these."""
@@ -117,7 +118,7 @@ def build_learner(
         started=list(config.start),
         may_start_again=[] if config.league is None else config.league.exploiters,
         limits=answer_limits(config),
-        log=AdvantageLog(run / "batches") if config.buffer.log_batches else None,
+        log=AdvantageLog(RunDirectory(run).batches) if config.buffer.log_batches else None,
         epoch=epoch,
     )
 

@@ -131,7 +131,7 @@ def serve(
     Args:
         model_or_run: a run (every policy of its newest checkpoint), an adapter directory, or a model.
         host: address to listen at. One that other machines can reach needs a token in SPARRING_API_KEY.
-        threads, dtype: of the model; ``None`` for the run's.
+        threads, dtype: of the model; ``None`` for the run's, or float32 for training on a CPU.
         max_tokens: maximum tokens of an answer where a request gives no limit.
         max_queue: maximum requests in progress at an engine; further ones are rejected.
         sampling: ``model`` or ``plain``: what holds where a request leaves temperature and sampling open.
@@ -151,10 +151,9 @@ def serve(
         raise InputError("--adapters", f"{adapters} is not a directory", "Give one that holds adapters.")
     source = find_model(model_or_run)
     models = ServedModels.of(source, model_or_run)
+    if training is not None and dtype is None and not computes_on_gpu(source.model.device):
+        dtype = "float32"  # in bfloat16, sampling and training differ by up to half a nat a token
     model = loaded_as(source.model, threads, dtype)
-    if training is not None and dtype is None and not computes_on_gpu(model.device):
-        # In bfloat16, sampling and training round otherwise: by up to half a nat for a token.
-        model = loaded_as(model, threads, "float32")
     inference = InferenceSettings(max_tokens=max_tokens, max_queue=max_queue)
     own = own_sampling(source.model.name, "--sampling") if sampling == OWN else UNSET
     say = partial(print_line, console)
