@@ -18,7 +18,7 @@ from sparring.envs.environment import (
     with_moves,
 )
 
-# What it warns of, such as an id of which there is a newer version, is nothing for who plays.
+# Its warnings, as of an id that has a newer version, do not concern whoever plays.
 gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 _HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.)\x1b\[0m")
