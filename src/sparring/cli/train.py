@@ -136,8 +136,10 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
     from sparring.run.run_directory import RunDirectory
     from sparring.run.run_layout import check_kind
     from sparring.run.run_names import find_run
+    from sparring.run.start import fetch_run, resume_run
 
-    run_dir = find_run(run, "--resume")
+    console = Console()
+    run_dir = fetch_run(run, console) if "://" in run else find_run(run, "--resume")
     check_kind(run_dir, "train")
     config = resumed_config(RunDirectory(run_dir), changes)
     if address is not None:
@@ -145,9 +147,7 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             raise InputError("--address", f"{run_dir} is a run of one process", f"Use only: {command}")
         changes[ADDRESS] = address
     from sparring.commands.console import ConsoleProgress, runtime_of
-    from sparring.run.start import resume_run
 
-    console = Console()
     resume_run(run_dir, console, runtime_of(config, ConsoleProgress(console)), changes)
 
 

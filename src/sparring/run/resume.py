@@ -27,6 +27,7 @@ _NO_RESULTS = (
     "run.save_every",
     "run.keep_checkpoints",
     "run.directory",
+    "run.store",
     "model.name",
     "model.threads",
     "model.device",

@@ -25,9 +25,11 @@ from sparring.core.files import (
 )
 from sparring.core.manifest import check_files
 from sparring.core.text import shell_command
+from sparring.run.mirror import Mirror
 from sparring.run.run_layout import (
     BEFORE_TUNING,
     GIVEN,
+    OF_STORE,
     PSRO_FILE,
     SINKS,
     delete_after,
@@ -61,6 +63,7 @@ class RunDirectory:
         self._is_new = False
         self._lock: int | None = None
         self.epoch: Epoch | None = None
+        self.mirror: Mirror | None = None
 
     @property
     def name(self) -> str:
@@ -127,11 +130,12 @@ class RunDirectory:
             return False
         known = {*BEFORE_TUNING, *SINKS}
         of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in known)
-        made = {*(folder.name for folder in folders), GIVEN, "states", *SINKS}
+        made = {*(folder.name for folder in folders), GIVEN, OF_STORE, "states", *SINKS}
         return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 
     def _delete_left_over(self) -> None:
         remove_directory(self.given)
+        shutil.rmtree(self.path / OF_STORE, ignore_errors=True)
         for name in BEFORE_TUNING:
             (self.path / name).unlink(missing_ok=True)
 
