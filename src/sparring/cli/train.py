@@ -132,7 +132,7 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             f"(got {', '.join(given)})"
         )
         raise InputError("--resume", problem, f"Use only: {command}")
-    from sparring.run.resume import ADDRESS, resumed_config
+    from sparring.run.resume import ADDRESS, STORE, resumed_config
     from sparring.run.run_directory import RunDirectory
     from sparring.run.run_layout import check_kind
     from sparring.run.run_names import find_run
@@ -142,6 +142,9 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
     run_dir = fetch_run(run, console) if "://" in run else find_run(run, "--resume")
     check_kind(run_dir, "train")
     config = resumed_config(RunDirectory(run_dir), changes)
+    store = run.rstrip("/").rpartition("/")[0]
+    if "://" in run and (config.run.store or "").rstrip("/") != store:
+        changes[STORE] = store
     if address is not None:
         if config.run.runtime == "local":
             raise InputError("--address", f"{run_dir} is a run of one process", f"Use only: {command}")

@@ -46,6 +46,7 @@ def note_session(run: Path) -> None:
         system=f"{platform.system()} {platform.machine()}",
         cpus=os.cpu_count(),
         gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+        store=lack_of_store(run),
     )
     _write(run, [*read_sessions(run), session])
 

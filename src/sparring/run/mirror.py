@@ -17,7 +17,7 @@ from sparring.core.errors import reason_of
 from sparring.core.files import Epoch, write_file
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_layout import OF_STORE, files_for_store, resume_command
-from sparring.run.store import FIELD, RunStore, StoreAway, StoredFiles
+from sparring.run.store import BYTES_PER_SECOND, FIELD, RunStore, StoreAway, StoredFiles
 
 PATIENCE = 120.0
 """Seconds that a run waits at its end after the last object that came through."""
@@ -68,6 +68,7 @@ class Mirror:
         self._waiting: Snapshot | None = None
         self._noted = self._held = 0
         self._step = self._held_step = -1
+        self._uploading = 0
         self._trouble = self._told = ""
         self._is_over = self._is_closed = False
         for left in (run / OF_STORE).iterdir():
@@ -114,12 +115,12 @@ class Mirror:
         """Note the run once more, and wait until the store has it, or nothing comes through any more."""
         if not self._noted:
             return
+        self.epoch.check()
         self.note(self._step)
+        self._write_lack(f"the last upload to {self.url} did not end")
         try:
-            with working(console, f"uploading to {self.url}"), self._change:
-                while self._held < self._noted and not self._is_over:
-                    if not self._change.wait(self.patience):
-                        break
+            with working(console, f"uploading to {self.url}"):
+                self._wait()
         except KeyboardInterrupt:
             self._trouble = self._trouble or "interrupted"
         if self._is_over:
@@ -129,7 +130,7 @@ class Mirror:
             self._write_lack(None)
             return
         since = (
-            f"lacks what came after update {self._held_step}" if self._held else "has nothing new of this run"
+            f"lacks what came after update {self._held_step}" if self._held else "has nothing of this start"
         )
         lack = f"{self.url} {since} ({self._trouble or 'it is too slow'})"
         print_line(console, f"warning: {lack}; upload it with: {resume_command(self.run)}")
@@ -140,6 +141,12 @@ class Mirror:
         with self._change:
             self._is_closed = True
             self._change.notify_all()
+
+    def _wait(self) -> None:
+        with self._change:
+            while self._held < self._noted and not self._is_over:
+                if not self._change.wait(self.patience + self._uploading / BYTES_PER_SECOND):
+                    return
 
     def _news(self) -> str | None:
         trouble = self._trouble
@@ -202,6 +209,7 @@ class Mirror:
         if self._is_over:
             return
         for name, path in snapshot.changed.items():
+            self._uploading = path.stat().st_size
             self._stored.put_file(name, path)
             self._versions[name] = snapshot.versions[name]
             with self._change:

@@ -10,7 +10,7 @@ import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from sparring.collection.start_log import note_failure
+from sparring.collection.start_log import lack_of_store, note_failure
 from sparring.core import InputError, SparringError
 from sparring.core.errors import DamagedState
 from sparring.core.files import (
@@ -178,8 +178,11 @@ class RunDirectory:
         return self.report_file.exists() and max(self.saved_steps(), default=-1) >= updates
 
     def check_unfinished(self, updates: int) -> None:
-        """Raise an InputError if a run of so many updates is complete, so that it cannot be resumed."""
-        if self.is_finished(updates):
+        """Raise an InputError if a run of so many updates is complete, so that it cannot be resumed.
+
+        It can be if its store lacks something.
+        """
+        if self.is_finished(updates) and lack_of_store(self.path) is None:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",

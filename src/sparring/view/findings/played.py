@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sparring.collection.start_log import failure_of
+from sparring.collection.start_log import failure_of, lack_of_store
 from sparring.config.toml_files import parse_toml
 from sparring.core.text import counted
 from sparring.view.files import decoded, number_of
@@ -56,6 +56,7 @@ class PlayedGames:
         trained_on: the logged questions whose answers were trained on, in the whole run.
         asked: the logged questions of each evaluation of a program and of each task.
         failure: why the run had to stop; empty if it did not.
+        store: what the run's store lacks; empty if it lacks nothing.
         damaged: the files, or lines of them, that could not be read.
     """
 
@@ -64,6 +65,7 @@ class PlayedGames:
     trained_on: frozenset[str] = frozenset()
     asked: dict[str, frozenset[str]] = field(default_factory=dict)
     failure: str = ""
+    store: str = ""
     damaged: list[str] = field(default_factory=list)
 
 
@@ -138,6 +140,7 @@ def read_played(run_dir: Path) -> PlayedGames:
         trained_on=frozenset(filter(None, questions)),
         asked=asked,
         failure=failure_of(run_dir) or "",
+        store=lack_of_store(run_dir) or "",
         damaged=damaged,
     )
 
