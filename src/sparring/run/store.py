@@ -134,7 +134,7 @@ class RunStore:
     def remove(self, folder: str, names: list[str]) -> None:
         """Delete states or objects."""
         if names:
-            with self._reaching():
+            with self._reaching(), suppress(FileNotFoundError):
                 self._files.rm([self._place(folder, name) for name in names], **self._limit())
 
     def download(self, files: Mapping[str, list[Part]], directory: Path) -> list[str]:
