@@ -8,6 +8,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +25,7 @@ from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffers import BaseBuffer, MetricLogger
 from sparring.collection.pool import PoolService
+from sparring.collection.pool_state import Jobs
 from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
 from sparring.core.garbage_collection import raise_collection_thresholds
@@ -126,7 +128,17 @@ class ModelPoolActor(PoolService):
     ) -> None:
         raise_collection_thresholds()
         options["directory"] = state_directory(run, "pool")
+        self._run = Path(run or "")
         super().__init__(sample_mode, max_active_lora, found(tracker), **options)
+
+    async def next_jobs(self, *arguments: Any, **options: Any) -> Jobs:
+        """See :meth:`PoolService.next_jobs`; adapters in the run's directory have absolute paths."""
+        jobs = await super().next_jobs(*arguments, **options)
+        found = {
+            name: one if one.path is None else replace(one, path=str(self._run / one.path))
+            for name, one in jobs.adapters.items()
+        }
+        return replace(jobs, adapters=found)
 
     def add_fixed(self, name: str, *arguments: Any, **options: Any) -> str:
         """See :meth:`PoolService.add_fixed`.
