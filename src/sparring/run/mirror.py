@@ -52,17 +52,15 @@ class Mirror:
 
     Args:
         run: the run's directory, locked by this process in an ``epoch``.
-        claim: the claim of this process in the ``store``.
+        stored: what is ``stored`` under the URL.
         patience: seconds; see ``PATIENCE``.
-
-    Raises StoreAway.
     """
 
     def __init__(
-        self, run: Path, epoch: Epoch, store: RunStore, claim: int, patience: float = PATIENCE
+        self, run: Path, epoch: Epoch, url: str, stored: StoredFiles, patience: float = PATIENCE
     ) -> None:
-        self.run, self.epoch, self.url, self.patience = run, epoch, store.url, patience
-        self._stored = StoredFiles(store, claim)
+        self.run, self.epoch, self.url, self.patience = run, epoch, url, patience
+        self._stored = stored
         self._versions: dict[str, Version] = {}
         self._change = threading.Condition()
         self._waiting: Snapshot | None = None
@@ -88,7 +86,7 @@ class Mirror:
             if holder != ours and store.states():
                 raise _held_elsewhere(url, run)
             store.claim(number + 1, ours)
-            return cls(run, epoch, store, number + 1, patience)
+            return cls(run, epoch, url, StoredFiles(store, number + 1, ours), patience)
 
     def figures(self) -> dict[str, float]:
         """Return metrics: how many of the updates that were noted the store lacks, and the bytes sent."""

@@ -137,15 +137,15 @@ def fetch_run(url: str, console: Console) -> Path:
         fix = f"Continue it with: {resume_command(path)}, or move it away"
         raise InputError(RESUME, f"{path} exists already", fix)
     store = RunStore(url)
+    with at_once(RESUME):
+        if store.newest() is None:
+            raise InputError(RESUME, f"{url} holds no run", "Name a run in its store")
     scratch = scratch_for(path)
     try:
         with at_once(RESUME), working(console, f"fetching {url}"):
-            number, _ = store.holder()
-            if not store.states():
-                raise InputError(RESUME, f"{url} holds no run", "Name a run in its store")
-            store.claim(number + 1, holder_of(scratch))
-            state = store.newest()
-            lost = [] if state is None else store.download(state[1], scratch)
+            store.claim(store.holder()[0] + 1, holder_of(scratch))
+            files = store.newest() or {}  # what was uploaded until the claim
+            lost = store.download(files, scratch)
         put_in_place(scratch, path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -30,11 +30,16 @@ FORMAT = 1
 FIELD = "run.store"
 SECONDS, BYTES_PER_SECOND = 60, 50_000
 """How long a request may take, and a transfer at least in addition."""
-_OBJECT = r"\d{6,}-[0-9a-f]{64}"
+_OBJECT, _STATE = r"\d{6,}-[0-9a-f]{64}", r"\d{6,}-\d{8,}"
 Part = tuple[Annotated[str, msgspec.Meta(pattern=rf"^{_OBJECT}$")], Annotated[int, msgspec.Meta(ge=0)]]
 """An object's name, and its size in bytes."""
 Files = dict[str, list[Part]]
 """The parts of each file, by its path in the run."""
+
+
+class _State(msgspec.Struct):
+    format: int
+    files: Files
 
 
 class StoreAway(SparringError):
@@ -68,31 +73,23 @@ class RunStore:
     def claim(self, number: int, holder: str) -> None:
         """Take a claim; raise an InputError if another host has taken it meanwhile."""
         name = f"{number:06d}"
-        with self._reaching():
-            with suppress(FileExistsError):
-                self._write("claims", name, holder.encode(), mode="create")
-            # Not every store knows the mode, and a repeated request finds its own claim.
-            taken_by = self._read("claims", name).decode(errors="replace")
-        if taken_by != holder:
+        with self._reaching(), suppress(FileExistsError):
+            self._write("claims", name, holder.encode(), mode="create")
+        if self.holder() != (number, holder):  # a request that was repeated finds its own claim
             raise InputError(FIELD, f"{self.url} is being resumed on another host", "Stop one of the two")
-
-    def is_claimed(self, number: int) -> bool:
-        """Whether a claim is taken."""
-        with self._reaching():
-            return bool(self._files.exists(self._place("claims", f"{number:06d}"), **self._limit()))
 
     def states(self) -> list[str]:
         """Return the names of the states, oldest first."""
         with self._reaching():
-            return sorted(self._names("states"))
+            return sorted(name for name in self._names("states") if re.fullmatch(_STATE, name))
 
     def objects(self) -> set[str]:
         """Return the names of all objects, those of no state included."""
         with self._reaching():
             return {name for name in self._names("objects") if re.fullmatch(_OBJECT, name)}
 
-    def newest(self) -> tuple[str, Files] | None:
-        """Return the newest whole state and its name; ``None`` if there is no state.
+    def newest(self) -> Files | None:
+        """Return the files of the newest whole state; ``None`` if there is no state.
 
         Raises InputError if none is whole, or another version of sparring wrote it.
         """
@@ -101,15 +98,14 @@ class RunStore:
             with self._reaching():
                 content = self._read("states", name)
             try:
-                found = unsealed(content)
-            except ValueError:
+                state = msgspec.convert(unsealed(content), _State)
+            except (ValueError, msgspec.ValidationError):
                 continue
-            if found.get("format") != FORMAT:
+            if state.format != FORMAT:
                 problem = f"{self.url} was written by another version of sparring"
                 raise InputError(FIELD, problem, "Resume with the version that wrote it")
-            files = msgspec.convert(found["files"], Files)
-            if all(map(is_for_store, files)):
-                return name, files
+            if all(map(is_for_store, state.files)):
+                return state.files
         if names:
             raise InputError(FIELD, f"every state in {self.url} is damaged", "Start a new run")
         return None
@@ -159,17 +155,16 @@ class RunStore:
 
     def _append(self, name: str, size: int, path: Path, whole: BinaryIO) -> bool:
         part = path.with_name(f".{path.name}.part")
-        with self._reaching():
-            try:
+        try:
+            with self._reaching(), suppress(FileNotFoundError):
                 self._files.get_file(self._place("objects", name), str(part), **self._limit(size))
-            except FileNotFoundError:
+            if not part.exists() or sha256_of(part) != _hash_in(name):
                 return False
-        with part.open("rb") as content:
-            shutil.copyfileobj(content, whole)
-        whole.flush()
-        is_whole = sha256_of(part) == _hash_in(name)
-        part.unlink()
-        return is_whole
+            with part.open("rb") as content:
+                shutil.copyfileobj(content, whole)
+            return True
+        finally:
+            part.unlink(missing_ok=True)
 
     def _names(self, folder: str) -> list[str]:
         try:
@@ -182,9 +177,9 @@ class RunStore:
         content: bytes = self._files.cat_file(self._place(folder, name), **self._limit())
         return content
 
-    def _write(self, folder: str, name: str, content: bytes, mode: str = "overwrite") -> None:
+    def _write(self, folder: str, name: str, content: bytes, **options: str) -> None:
         place = self._place(folder, name)
-        self._files.pipe_file(place, content, mode=mode, **self._limit(len(content)))
+        self._files.pipe_file(place, content, **options, **self._limit(len(content)))
 
     def _place(self, folder: str, name: str) -> str:
         return f"{self._root.rstrip('/')}/{folder}/{name}".rstrip("/")
@@ -214,10 +209,9 @@ class StoredFiles:
         sent: bytes of the objects that were written.
     """
 
-    def __init__(self, store: RunStore, claim: int) -> None:
-        self._store, self._claim = store, claim
-        newest = store.newest()
-        files = {} if newest is None else newest[1]
+    def __init__(self, store: RunStore, claim: int, holder: str) -> None:
+        self._store, self._claim, self._holder = store, claim, holder
+        files = store.newest() or {}
         self._kept = [files]
         self._parts = dict(files)
         self._states, self._number = store.states(), 0
@@ -227,7 +221,7 @@ class StoredFiles:
 
     def is_over(self) -> bool:
         """Whether another host has claimed the run since."""
-        return self._store.is_claimed(self._claim + 1)
+        return self._store.holder() != (self._claim, self._holder)
 
     def put_file(self, name: str, path: Path) -> None:
         """Upload what is new of a file: the end of one that has grown, with smaller parts before it."""
