@@ -21,7 +21,7 @@ from game_runs import CONSTANT, FEWER_GAMES, SMALL, configure, run
 from kill_resume import differences, fingerprint
 from program_files import write_program
 from sparring.cli.main import main
-from sparring.core import InputError
+from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.run.mirror import Mirror
 from sparring.run.run_layout import files_for_store
@@ -153,6 +153,20 @@ def test_a_server_that_fails_for_a_time_ends_no_run_and_no_secret_is_written(pro
     written = (file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert SECRET not in shown
     assert not any(SECRET.encode() in content for content in written)
+
+
+def test_a_run_that_is_resumed_elsewhere_stops_after_its_update(proxy, model, tmp_path):
+    def resumed_elsewhere(write: int) -> None:
+        if write == 25:
+            RunStore(RUN).claim(2, "another host")
+
+    proxy.writes, proxy.after = 0, resumed_elsewhere
+    path = tmp_path / "runs/run"
+    with pytest.raises(SparringError) as stopped:
+        run(configure(model, **FEWER_GAMES | CONSTANT, run__store=STORE, learning__steps="100"), path)
+    assert str(stopped.value) == f"{RUN} was resumed on another host, so this one stops"
+    assert RunStore(RUN).holder() == (2, "another host")
+    assert main(["train", "--resume", "run"]) == 2
 
 
 def new_run(path: Path) -> Path:

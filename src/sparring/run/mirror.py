@@ -127,10 +127,10 @@ class Mirror:
             print_line(console, f"store:   {self.url}")
             self._write_lack(None)
             return
-        since = (
+        lacks = (
             f"lacks what came after update {self._held_step}" if self._held else "has nothing of this start"
         )
-        lack = f"{self.url} {since} ({self._trouble or 'it is too slow'})"
+        lack = f"{self.url} {lacks} ({self._trouble or 'it is too slow'})"
         print_line(console, f"warning: {lack}; upload it with: {resume_command(self.run)}")
         self._write_lack(lack)
 
@@ -161,7 +161,7 @@ class Mirror:
     def _snapshot(self, step: int) -> Snapshot | None:
         folder = self.run / OF_STORE / str(self._noted + 1)
         for _ in range(LISTED):
-            folder.mkdir()
+            folder.mkdir(parents=True)
             try:
                 return self._listed(step, folder)
             except FileNotFoundError:  # an actor deletes what is no longer needed

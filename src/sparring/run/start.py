@@ -117,7 +117,8 @@ def _mirrored(config: Config, directory: RunDirectory, console: Console) -> Iter
         try:
             yield
         except (SparringError, OSError):
-            mirror.finish(console)
+            if not directory.epoch.is_over():
+                mirror.finish(console)
             raise
         mirror.finish(console)
     finally:
