@@ -15,6 +15,7 @@ from kill_resume import differences, fingerprint
 from sparring.cli.main import main
 from sparring.collection.start_log import lack_of_store
 from sparring.commands.doctor import diagnose
+from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.core.manifest import sealed
@@ -281,13 +282,16 @@ def test_a_store_without_its_package_says_what_to_install(tmp_path):
         mirrored(new_run(tmp_path / "run"), "gs://bucket/run")
 
 
-def test_a_run_continues_from_its_store_alone_as_one_that_was_never_disturbed(model, tmp_path):
+def test_a_run_continues_from_its_store_alone_as_one_that_was_never_disturbed(model, tmp_path, store):
     nothing_measured = {"evaluation__opponents": "[]", "evaluation__nash_conv": "false"}
     settings = CONSTANT | FEWER_GAMES | nothing_measured | {"run__save_every": "1"}
     run(configure(model, **settings, learning__steps="2"), tmp_path / "whole")
     path = tmp_path / "gone" / "run"
     run(configure(model, **settings, learning__steps="1", run__store="memory://bucket/runs"), path)
     shutil.rmtree(path)
-    assert main(["train", "--resume", URL, "--learning.steps", "2"]) == 0
+    for name in [*store.store]:
+        store.store[name.replace("/bucket/runs/", "/moved/")] = store.store.pop(name)
+    assert main(["train", "--resume", "memory://moved/run", "--learning.steps", "2"]) == 0
+    assert load_config("runs/run/config.toml", {}).run.store == "memory://moved"
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(Path("runs/run"))) == []
     assert RunDirectory.open(Path("runs/run")).saved_steps()[-1] == 2

@@ -136,10 +136,9 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
     from sparring.run.run_directory import RunDirectory
     from sparring.run.run_layout import check_kind
     from sparring.run.run_names import find_run
-    from sparring.run.start import fetch_run, resume_run
 
     console = Console()
-    run_dir = fetch_run(run, console) if "://" in run else find_run(run, "--resume")
+    run_dir = _fetched(run, console) if "://" in run else find_run(run, "--resume")
     check_kind(run_dir, "train")
     config = resumed_config(RunDirectory(run_dir), changes)
     store = run.rstrip("/").rpartition("/")[0]
@@ -150,8 +149,15 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             raise InputError("--address", f"{run_dir} is a run of one process", f"Use only: {command}")
         changes[ADDRESS] = address
     from sparring.commands.console import ConsoleProgress, runtime_of
+    from sparring.run.start import resume_run
 
     resume_run(run_dir, console, runtime_of(config, ConsoleProgress(console)), changes)
+
+
+def _fetched(url: str, console: Console) -> Path:
+    from sparring.run.start import fetch_run
+
+    return fetch_run(url, console)
 
 
 def finetune(
