@@ -20,6 +20,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.core.manifest import sealed
 from sparring.run.mirror import Mirror
+from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import files_for_store
 from sparring.run.start import fetch_run
@@ -191,6 +192,25 @@ def test_a_name_that_the_store_has_is_not_begun_again(tmp_path):
     (tmp_path / "other" / "run").mkdir(parents=True)
     with pytest.raises(InputError, match=f"holds a run already. Choose .*--resume {URL}"):
         mirrored(tmp_path / "other" / "run")
+
+
+def test_a_run_that_a_kill_ended_before_it_began_does_not_occupy_its_name(tmp_path):
+    begun = RunDirectory.create(tmp_path / "run")
+    Mirror.begin(begun.path, begun.epoch, URL).close()
+    begun.unlock()
+    again = RunDirectory.create(tmp_path / "run")
+    Mirror.begin(again.path, again.epoch, URL).close()
+    again.unlock()
+
+
+def test_updates_that_the_store_lacks_are_in_the_progress_line():
+    shown = io.StringIO()
+    progress = RunProgress(Console(file=shown, width=200), 9, "games", 4)
+    with progress:
+        progress.updated(3, {"store/behind": 1.0})
+        progress.updated(4, {"store/behind": 2.0})
+    assert shown.getvalue().count("updates not in the store 2") == 1
+    assert "store 1" not in shown.getvalue()
 
 
 def test_a_store_that_is_away_is_said_once_and_has_everything_when_it_is_back(tmp_path, store):

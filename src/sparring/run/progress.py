@@ -159,7 +159,7 @@ def _figures(metrics: dict[str, float]) -> str:
             ("learner/stale_mismatch", "stale mismatch", ".1g"),
             ("store/behind", "updates not in the store", ".0f"),
         )
-        if metrics.get(name, 0) > 1 or (name in metrics and name != "store/behind")
+        if name in metrics and (name != "store/behind" or metrics[name] > 1)
     ]
     if "learner/loss" in metrics and "learner/mismatch" not in metrics:
         found.append("mismatch not measured")
