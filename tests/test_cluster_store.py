@@ -39,7 +39,8 @@ def test_a_run_on_ray_whose_host_is_gone_is_continued_in_another_directory(
     def config(**changes):
         if kind == "games":
             return configure(model, **GAMES | on_ray | changes)
-        return configure_program(model, tmp_path, **OPPONENTS | NEWEST | on_ray | changes)
+        constant = {"learning__schedule": "constant"}
+        return configure_program(model, tmp_path, **OPPONENTS | NEWEST | constant | on_ray | changes)
 
     store = {"run__store": f"file://{tmp_path}/bucket", "learning__steps": "2"}
     train(config(), tmp_path / "whole" / "run", quiet())
