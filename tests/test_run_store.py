@@ -115,6 +115,16 @@ def test_what_is_fetched_is_what_the_run_was_and_nothing_else_stays(tmp_path_fac
     assert [one.name for one in (path / ".store").iterdir()] == ["holder"]
 
 
+def test_no_journal_is_read_before_those_that_are_told_of_a_game_later(tmp_path):
+    """Collectors tell the buffer, then the tracker, then the pool, and lost games may only be played twice."""
+    for actor in ("Buffer", "ModelPool", "tracker"):
+        write(tmp_path, f"state/{actor}/snapshot-000001.json", "")
+    write(new_run(tmp_path), "tasks/step-000001-arithmetic.json", "")
+    *others, pool, tracker, buffer = files_for_store(tmp_path)
+    assert [name.split("/")[1] for name in (pool, tracker, buffer)] == ["ModelPool", "tracker", "Buffer"]
+    assert others == ["config.toml", "sessions.json", "tasks/step-000001-arithmetic.json"]
+
+
 def test_a_file_that_grows_is_sent_in_parts(tmp_path, store):
     path = new_run(tmp_path / "run")
     mirror = mirrored(path)

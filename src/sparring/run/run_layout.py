@@ -73,11 +73,12 @@ def files_for_store(run: Path) -> dict[str, bool]:
 
     Read in this order, they are what a kill may leave: the pool knows of no game that the buffer does not.
     """
-    files = [path.relative_to(run) for path in run.rglob("*") if path.is_file() and not path.is_symlink()]
-    files.sort(key=lambda file: (file.parts[0] == "state", file.parent.name not in _READ_FIRST, file))
+    files = (path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    names = [name for path in files if is_for_store(name := path.relative_to(run).as_posix())]
+    first = tuple(f"state/{journal}/" for journal in _READ_FIRST)
+    names.sort(key=lambda name: (name.startswith("state/"), not name.startswith(first), name))
     growing = {path.name for path in growing_files(run)}
-    names = {file.as_posix(): file.name in growing or file.name.startswith("entries-") for file in files}
-    return {name: grows for name, grows in names.items() if is_for_store(name)}
+    return {name: name in growing or "/entries-" in name for name in names}
 
 
 def is_for_store(name: str) -> bool:
