@@ -116,7 +116,7 @@ def test_what_is_fetched_is_what_the_run_was_and_nothing_else_stays(tmp_path_fac
 
 
 def test_no_journal_is_read_before_those_that_are_told_of_a_game_later(tmp_path):
-    """Collectors tell the buffer, then the tracker, then the pool, and lost games may only be played twice."""
+    """Collectors tell the buffer, then the tracker, then the pool; lost games may only be played twice."""
     for actor in ("Buffer", "ModelPool", "tracker"):
         write(tmp_path, f"state/{actor}/snapshot-000001.json", "")
     write(new_run(tmp_path), "tasks/step-000001-arithmetic.json", "")
