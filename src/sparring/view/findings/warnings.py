@@ -9,6 +9,7 @@ from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_example
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
 GAMES = "collection-"
+RAISED = "accounts/raised "
 NO_ADVANTAGE = "no advantage"
 EQUAL_GROUPS = "equal groups"
 _STOP = {
@@ -33,9 +34,35 @@ class WarningLog:
 
     def new(self, metrics: Mapping[str, Any]) -> list[Finding]:
         """Return the warnings about these metrics whose cause has not been reported yet."""
-        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, *one.whole))]
+        due = [*_raised(metrics), *warnings_of(metrics)]
+        found = [one for one in due if self._reported.isdisjoint((one.cause, *one.whole))]
         self._reported |= {one.cause for one in found}
         return found
+
+
+def game_raises(
+    counts: Mapping[str, float], started: float, updates: tuple[int, int] | None = None
+) -> Finding:
+    """Return that games ended because the game raised an error on a move: how many, by its type."""
+    share = sum(counts.values()) / started
+    return Finding(
+        "game raises",
+        "critical",
+        f"{share:.0%} of the games ended because the game raised an error on a move, mostly "
+        f"{max(counts, key=counts.__getitem__)}, which counts as an invalid move",
+        "correct the game; in rollouts/, game_info has the file and the line",
+        ("envs",),
+        "concepts.md#invalid-moves",
+        share,
+        updates,
+    )
+
+
+def _raised(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    counts = dict(_by_role(metrics, RAISED))
+    started = metrics.get("accounts/started", 0)
+    if sum(counts.values()) > MOST * started > 0:
+        yield game_raises(counts, started)
 
 
 def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[Finding]:
