@@ -70,11 +70,12 @@ class Evaluations:
         trained = [self.config.label(env) for env in self.config.envs]
         for env in self.config.evaluated:
             label = self.config.label(env)
-            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {label}"
+            shown_env = self.config.shown(env)
+            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {shown_env}"
             alone: list[str | None] = [None]
             played = env.games or games
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{label}: {played} games against {opponent or 'the environment'}")
+                progress.say(f"{shown_env}: {played} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
                 finished: list[int] = []
                 result = await self._match(env, opponent, played, progress, rollouts, finished)

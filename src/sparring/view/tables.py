@@ -111,7 +111,8 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     A figure that the last evaluation did not measure has no value after. ``briefly`` leaves out what follows
     from other figures of a match.
     """
-    groups = [*_match_groups(run, briefly), *_exact_groups(run), *_program_groups(run), *_task_groups(run)]
+    made = (_match_groups(run, briefly), _exact_groups(run), _program_groups(run), _task_groups(run))
+    groups = [(run.shown(title), note, rows) for group in made for title, note, rows in group]
     if not groups:
         return None
     changes = of_tasks(run.figures, CHANGE)
@@ -286,7 +287,7 @@ def _figure_tile(run: RunView, name: FigureName, series: dict[int, Figure]) -> t
         title = f"Win % against {name.opponent}" if name.opponent else "Solved %"
     else:
         title = name.name if not name.env_id else f"{name.name[:1].upper()}{name.name[1:]}"
-    note = name.env_id or counted(ends[1].count, "item")
+    note = run.shown(name.env_id) or counted(ends[1].count, "item")
     return title, " → ".join(texts), note if ends[1].is_playable else f"{note}; {UNPLAYABLE}, see below"
 
 
