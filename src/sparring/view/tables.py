@@ -24,9 +24,10 @@ from sparring.evaluation.figures import (
     Figure,
     FigureName,
     Kind,
+    are_legal_but_invalid,
     kind_of,
 )
-from sparring.evaluation.results import UNPLAYABLE_NOTE
+from sparring.evaluation.results import THOUGHT_NOTE, UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
 from sparring.view.charts import round_range
 from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program, of_tasks
@@ -124,6 +125,8 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     exact = [one for name in of_measure(run.figures, NASH_CONV) for one in _ends(run, name)]
     if not all(one.is_playable for one in exact if one is not None):
         notes.append(UNPLAYABLE_NOTE)
+    if are_legal_but_invalid({name: series[max(series)].value for name, series in run.figures.items()}):
+        notes.append(THOUGHT_NOTE)
     legend = "Bars are the intervals; grey: before, blue: after." if kinds else ""
     return Table(("", "Before", "After", ""), groups, notes, "share" in shown, legend)
 

@@ -23,7 +23,13 @@ _LEARNED = "howto-logging.md#is-anything-learned"
 
 def warnings_of(metrics: Mapping[str, Any]) -> list[Finding]:
     """Return the warnings about the metrics of one step, the most serious first."""
-    return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
+    return [
+        *_nothing_learned(metrics),
+        *_cut(metrics),
+        *_endless(metrics),
+        *_equal_groups(metrics),
+        *_rewarded_in_vain(metrics),
+    ]
 
 
 class WarningLog:
@@ -120,6 +126,24 @@ def _cut(metrics: Mapping[str, Any]) -> Iterator[Finding]:
                 _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0), _STOP[played]),
                 ("inference.max_tokens", "envs", "roles"),
                 _LEARNED,
+                share,
+            )
+
+
+def _endless(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each role whose answers are thoughts without an end, but not for want of tokens."""
+    cut = dict(_by_role(metrics, "answers/cut_share/"))
+    for role, share in _by_role(metrics, "answers/endless_reasoning_share/"):
+        if share > MOST >= cut.get(role, 0.0):
+            yield Finding(
+                f"endless thoughts/{role}",
+                "critical",
+                f"{share:.0%} of the answers of {role} are thoughts without an end, which say nothing; "
+                "NashConv and legal count legal answers inside them",
+                "switch thoughts off, as in model.template_options = {enable_thinking = false}, or reward "
+                "those that end",
+                ("model.template_options", "rewards.step"),
+                "howto-reasoning.md#whose-tags",
                 share,
             )
 
