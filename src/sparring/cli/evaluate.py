@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from sparring.cli.options import (
 )
 from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
+from sparring.core.env_id import class_name
 from sparring.core.errors import check_installed
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
@@ -190,7 +192,9 @@ def _played(
     renamed = {"opponent": "--opponent", "nash_conv": "--nash-conv", "max_states": "--max-states"}
     with renaming(GAME_OPTIONS | TEMPLATE_OPTIONS | renamed):
         played = play(model, env, opponent, games or GAMES, **options, progress=ConsoleProgress(console))
-    results = [one for one in (played.result, played.exact) if one is not None]
+    results = [
+        replace(one, env_id=class_name(env)) for one in (played.result, played.exact) if one is not None
+    ]
     console.print(table_text(results_table(results, played.kept)))
     return played.to_dict()
 

@@ -13,7 +13,7 @@ from sparring.commands.model_source import ModelSource, find_player, with_templa
 from sparring.commands.serving import MembersClient, serving
 from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
-from sparring.core.env_id import absolute_id
+from sparring.core.env_id import absolute_id, class_name
 from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
@@ -151,7 +151,7 @@ def evaluate(
     async def play() -> tuple[MatchResult, NashConvResult | None]:
         async with serving([model, *([] if other is None else [other])], seed, progress) as client:
             board = BoardNashConv(model, env, named, progress) if of_board else None
-            doing = f"playing {env_id} against {'the environment' if other is None else opponent}"
+            doing = f"playing {class_name(env_id)} against {'the environment' if other is None else opponent}"
             with nullcontext() if board is None else board.table:
                 with progress.doing(doing, "games", games) as count:
                     result = await play_match(

@@ -390,9 +390,9 @@ class Config(Settings):
         """Return the name of a game in figures, which tells it from the others of the run."""
         return label_of(game, [*self.envs, *self.evaluation.envs])
 
-    def shown(self, game: GameSettings) -> str:
-        """Return a game's label for a reader, with few of its options."""
-        return with_short_names(self.label(game), [one.env_id for one in [*self.envs, *self.evaluation.envs]])
+    def shown(self, text: str) -> str:
+        """Return a text for a reader, in which environments have short names."""
+        return with_short_names(text, [one.env_id for one in [*self.envs, *self.evaluation.envs]])
 
     def _policies_in(self, game: GameSettings) -> list[str]:
         if game.policies:

@@ -35,6 +35,11 @@ def env_name(env_id: str) -> str:
     return name_of(bare) + (f"({', '.join(shown)})" if options else "")
 
 
+def class_name(env_id: str) -> str:
+    """Return the name for a reader of an environment that is alone, which has none of its options."""
+    return name_of(parts_of(env_id)[0])
+
+
 def with_short_names(text: str, env_ids: Iterable[str]) -> str:
     """Return a text for a reader, in which the environments of a run have short names.
 

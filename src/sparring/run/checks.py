@@ -224,7 +224,8 @@ def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings, c
     for place, name in enumerate(names):
         check = _check_mixture if name == MIXTURE else _check_opponent
         checks.result(check, config, f"{field}.opponents.{place}", name, game.env_id)
-    checks.found += [f"opponents in {config.shown(game)}: {', '.join(sorted(names))}"] if names else []
+    if names:
+        checks.found.append(f"opponents in {config.shown(config.label(game))}: {', '.join(sorted(names))}")
     if measures_nash_conv(config, game):
         checks.lines(_check_nash_conv_of, config, game)
 
@@ -232,7 +233,7 @@ def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings, c
 def _check_nash_conv_of(config: Config, game: EvaluatedGameSettings) -> list[str]:
     check_nash_conv(game.id)
     check_models_end_answers(game, "evaluation.nash_conv", "Set it to false")
-    return [f"NashConv of {config.shown(game)}"]
+    return [f"NashConv of {config.shown(config.label(game))}"]
 
 
 def _check_opponent(config: Config, field: str, name: str, env_id: str) -> None:
