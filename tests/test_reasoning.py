@@ -481,7 +481,11 @@ def test_a_dry_run_names_an_option_that_the_template_does_not_have():
 
 
 @pytest.mark.parametrize(
-    "command", ["eval MODEL --env kuhn_poker --games 2", "sft talks.jsonl out --model MODEL"]
+    "command",
+    [
+        "eval MODEL --env kuhn_poker --games 2",
+        pytest.param("sft talks.jsonl out --model MODEL", marks=pytest.mark.slow),
+    ],
 )
 def test_commands_on_a_model_take_the_options_of_its_template(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
