@@ -492,6 +492,7 @@ def test_commands_on_a_model_take_the_options_of_its_template(command, tmp_path,
     talk = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]
     (tmp_path / "talks.jsonl").write_text(f"{json.dumps({'messages': talk})}\n" * 10)
     words = command.replace("MODEL", str(tiny_model("llama"))).split()
+    capsys.readouterr()  # the model may have been made now
     assert main([*words, "--template-options", "{enable_thinking = false}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --template-options: the chat template of ")
