@@ -91,6 +91,26 @@ def test_a_package_has_the_files_of_a_configuration_and_none_of_their_paths(name
     assert arena.settings.questions.label == name.rpartition(":")[2].rpartition("/")[2]
 
 
+def test_a_package_has_the_modules_beside_a_file_that_it_imports(tmp_path):
+    here = tmp_path / "here"
+    (here / "rules" / "of").mkdir(parents=True)
+    (here / "rules" / "__init__.py").write_text("from rules.of.sums import total\n")
+    (here / "rules" / "of" / "sums.py").write_text("def total(number): return str(number + 1)\n")
+    (here / "never_imported.py").write_text("")
+    (here / "own.py").write_text(
+        f"from rules import total\n{QUESTIONS}".replace("str(number + 1)", "total(number)")
+    )
+    table = '[program]\ntype = "questions"\nquestions = "own.py:asked"\nscore = "own.py:score"\n'
+    (here / "own.toml").write_text(table)
+    export_verifiers(str(here / "own.toml"), tmp_path / "asked")
+    shutil.rmtree(here)
+    module = tmp_path / "asked" / "asked"
+    copied = {str(one.relative_to(module / "files" / "0")) for one in module.rglob("files/**/*.py")}
+    assert copied == {"own.py", "rules/__init__.py", "rules/of/sums.py"}
+    arena = build_program(load_config(str(module / "config.toml"), {}))
+    assert [one.answer for one in arena.task.questions] == ["1", "2", "3", "4"]
+
+
 ASKED = 'type = "questions"\nquestions = "own.py:read"\n'
 JUDGED = 'type = "proofs"\nclaims = {type = "file", path = "claims.txt"}\n'
 

@@ -147,6 +147,14 @@ async def test_nash_conv_of_a_policy_that_cannot_be_played_is_marked():
     assert "cannot be played" not in text_of(results_table([await measure(uniform)]))
 
 
+async def test_legal_answers_that_are_likely_and_games_that_invalid_moves_end_are_explained():
+    invalid, exact = match_of(0, 0), await measure(uniform)
+    invalid.add(GameRecord(0, -2.0, "loss", "model", False, 1, 1))
+    assert "where a chat template may open a thought" in text_of(results_table([exact, invalid]))
+    for results in ([exact], [invalid], [exact, match_of(1, 1)]):
+        assert "a thought" not in text_of(results_table(results))
+
+
 async def test_a_long_id_leaves_room_for_the_figures():
     long = "turn_based_simultaneous_game(game=goofspiel(num_cards=4,imp_info=True,points_order=descending))"
     lines = printed(results_table([match_of(5, 15, env_id=long)]), 80).splitlines()

@@ -26,6 +26,10 @@ UNPLAYABLE_NOTE = (
     "NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
     "cannot be played: it loses by invalid moves."
 )
+THOUGHT_NOTE = (
+    "Most games ended by invalid moves although legal answers are likely: their probability is that right "
+    "after the prompt, where a chat template may open a thought, inside which nothing is said."
+)
 
 
 def outcome_of(rewards: Mapping[int, float], seat: int) -> Outcome:

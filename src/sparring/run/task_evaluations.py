@@ -19,7 +19,7 @@ from sparring.evaluation.results import (
 from sparring.evaluation.task_result import TaskResult
 from sparring.evaluation.tasks import ask_task
 from sparring.learn.own_sampling import drawing
-from sparring.programs.task_sources import check_task, load_task
+from sparring.programs.task_sources import load_task
 from sparring.programs.tasks import Task
 from sparring.run.assembly import build_arena
 from sparring.run.progress import RunProgress
@@ -131,12 +131,3 @@ def tasks_due(config: Config, step: int, *, full: bool) -> list[TaskSettings]:
         if full or (every and step % every == 0):
             due.append(task)
     return due
-
-
-def check_tasks(config: Config) -> list[str]:
-    """Return one line for each task that can be asked, as far as that needs no network.
-
-    Raises InputError: a package is missing, or the questions cannot be read.
-    """
-    tasks = enumerate(config.evaluation.tasks)
-    return [check_task(settings, f"evaluation.tasks.{place}.name") for place, settings in tasks]

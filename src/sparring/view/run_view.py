@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from sparring.config.finetune import AgentParameters
-from sparring.core.env_id import env_name, with_options
+from sparring.core.env_id import env_name, with_options, with_short_names
 from sparring.evaluation.figures import FigureName
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, of_tasks
@@ -165,6 +165,11 @@ class RunView:
         """Return the names of the games of evaluations, if they have games of their own."""
         return _names_of(self.setting("evaluation", "envs", list))
 
+    def shown(self, text: str) -> str:
+        """Return a text for a reader, in which environments have short names."""
+        watched = self.setting("evaluation", "envs", list) or []
+        return with_short_names(text, _ids_of([*(self.config.get("envs") or []), *watched]))
+
     def asks(self) -> list[str]:
         """Return the names of the tasks that were asked."""
         return list(dict.fromkeys(name.env_id for name in of_tasks(self.figures)))
@@ -274,9 +279,12 @@ class RunView:
 
 
 def _names_of(games: Any) -> list[str]:
+    return list(dict.fromkeys(map(env_name, _ids_of(games))))
+
+
+def _ids_of(games: Any) -> list[str]:
     tables = [game for game in games or [] if isinstance(game, dict)]
-    ids = (with_options(str(game.get("id")), game.get("options") or {}) for game in tables)
-    return list(dict.fromkeys(map(env_name, ids)))
+    return [with_options(str(game.get("id")), game.get("options") or {}) for game in tables]
 
 
 class ViewSource(Protocol):
