@@ -3,9 +3,12 @@
 import json
 import re
 import shutil
+import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from doc_pages import DOCS
 from doctor_runs import FAULTS, HEALTHY, Lab
@@ -134,13 +137,45 @@ def test_damaged_files_are_named_and_the_rest_is_diagnosed(wrong, tmp_path):
     assert "no advantage" in causes_in(run)
 
 
+FULL = tomllib.loads(dump_config(load_config("kuhn", {})))
+OTHERS: tuple[object, ...] = (7, "7", [7], {"7": 7}, [{"id": 7, "options": {"since": date(2026, 1, 1)}}])
+FOREIGN = {
+    "no TOML": b"[",
+    "no text": b"\xff\xfe\x00",
+    "too large": b"#" * 1_000_000,
+    "of another program": b'[package]\nname = "kuhn"\n',
+    "half of one": b"seed = 1\n",
+    **{
+        f"{name} is {other}": tomli_w.dumps(FULL | {name: other}).encode()
+        for name in ("seed", "envs", "model", "learning", "evaluation", "program", "finetune")
+        for other in OTHERS
+        if (name, other) != ("seed", 7)
+    },
+}
+
+
+@pytest.mark.parametrize("of_jobs", [False, True])
+def test_a_damaged_or_foreign_configuration_is_named_with_what_is_wrong_with_it(of_jobs, tmp_path, capsys):
+    tuned(tmp_path) if of_jobs else run_of(tmp_path, [{INVALID: 1.0}] * 10)
+    for kind, content in FOREIGN.items():
+        (tmp_path / "config.toml").write_bytes(content)
+        found = {one.cause: one.text for one in found_in(tmp_path)}
+        assert re.search(r"left out here: config\.toml \(.+\)$", found["damaged files"]), kind
+        assert of_jobs or "invalid moves/kuhn_poker" in found, kind
+    assert main(["doctor", str(tmp_path)]) == 3
+    assert "config.toml (" in capsys.readouterr().out
+
+
 def test_a_run_without_an_update_has_nothing_to_say(tmp_path, capsys):
-    (tmp_path / "config.toml").write_text("seed = 1\n")
+    (tmp_path / "config.toml").write_text(dump_config(load_config("kuhn", {})))
     assert main(["doctor", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path.name}: no update yet, so there is nothing to say\n"
 
 
-def run_of(place: Path, lines: list[dict[str, float]], config: str = "seed = 1\n") -> Path:
+GAMES = '[[envs]]\nid = "kuhn_poker"\n'
+
+
+def run_of(place: Path, lines: list[dict[str, float]], config: str = GAMES) -> Path:
     """Write a run with these metrics, an update each."""
     (place / "config.toml").write_text(config)
     metrics = "".join(json.dumps({"step": n, **line}) + "\n" for n, line in enumerate(lines, start=1))
@@ -308,7 +343,7 @@ def test_a_collapse_that_no_measure_judges_is_a_warning(measured, severity, tmp_
     ],
 )
 def test_a_circle_stands_out_unless_an_average_outlasts_it(learning, found, tmp_path):
-    run = run_of(tmp_path, [{}] * 4, f"[learning]\n{learning}")
+    run = run_of(tmp_path, [{}] * 4, f"{GAMES}[learning]\n{learning}")
     line = {"step": 4, "policies": ["default"], "frozen": ["a", "b"], "cycles": [["default", "a", "b"]]}
     (run / "standings.jsonl").write_text(json.dumps(line | {"pairs": [], "ratings": {}}) + "\n")
     assert causes_in(run) == ["circles"] * found

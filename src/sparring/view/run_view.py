@@ -40,6 +40,7 @@ class RunView:
     Args:
         name: the run's name.
         config: the run's configuration; empty if it is unknown.
+        config_problem: what is wrong with it; empty if nothing is, or it is missing.
         series: metrics by name; those of the model pool only for the first models.
         latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
         lines: the number of lines of metrics.
@@ -58,6 +59,7 @@ class RunView:
 
     name: str
     config: dict[str, Any] = field(default_factory=dict)
+    config_problem: str = ""
     series: dict[str, Series] = field(default_factory=dict)
     latest: dict[str, float] = field(default_factory=dict)
     lines: int = 0
@@ -274,9 +276,15 @@ class RunView:
 
 
 def _names_of(games: Any) -> list[str]:
-    tables = [game for game in games or [] if isinstance(game, dict)]
-    ids = (with_options(str(game.get("id")), game.get("options") or {}) for game in tables)
-    return list(dict.fromkeys(map(env_name, ids)))
+    tables = [game for game in games if isinstance(game, dict)] if isinstance(games, list) else []
+    return list(dict.fromkeys(_name_of(str(game.get("id")), game.get("options")) for game in tables))
+
+
+def _name_of(env_id: str, options: Any) -> str:
+    try:
+        return env_name(with_options(env_id, options if isinstance(options, dict) else {}))
+    except TypeError:  # of a damaged configuration: JSON has no dates
+        return env_name(env_id)
 
 
 class ViewSource(Protocol):

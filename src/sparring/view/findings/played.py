@@ -1,7 +1,6 @@
 """PlayedGames: what recent updates played and what it earned, read back from a run's rollouts and batches."""
 
 import gzip
-import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any
 import msgspec
 
 from sparring.collection.start_log import failure_of
-from sparring.config.toml_files import parse_toml
 from sparring.core.text import counted
 from sparring.view.files import decoded, number_of
 
@@ -106,7 +104,7 @@ def read_played(run_dir: Path) -> PlayedGames:
     Raises:
         OSError: a file exists but cannot be read.
     """
-    damaged = ["config.toml"] if _has_damaged_config(run_dir) else []
+    damaged: list[str] = []
     logs = _newest_last(run_dir.glob("rollouts/step-*.jsonl"))
     recent = [one for path in logs[-RECENT:] for one in _rollouts(path, damaged)]
     batches = _newest_last(run_dir.glob("batches/batch-*.jsonl.gz"))
@@ -140,16 +138,6 @@ def read_played(run_dir: Path) -> PlayedGames:
         failure=failure_of(run_dir) or "",
         damaged=damaged,
     )
-
-
-def _has_damaged_config(run_dir: Path) -> bool:
-    try:
-        parse_toml((run_dir / "config.toml").read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return False
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return True
-    return False
 
 
 def question_of(artifact: Any) -> str:
