@@ -21,7 +21,15 @@ from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS
 from sparring.config.fields import config_fields
 from sparring.config.validation import validated
 from sparring.evaluation.results import MeasureResult, write_evaluation
-from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, State, write_json
+from sparring.finetune.run_files import (
+    INSUFFICIENT_DATA_JOB,
+    GroupState,
+    JobState,
+    RunFiles,
+    Stage,
+    State,
+    write_json,
+)
 from sparring.run.run_layout import PSRO_FILE
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
@@ -234,8 +242,8 @@ def test_every_setting_that_a_finding_names_is_one_of_a_run_of_its_kind(kind, tm
 def tuned(place: Path, **faulty: object) -> Path:
     """Write a run through fine-tuning jobs of two iterations, in which nothing stands out."""
     files = RunFiles(run_of(place, [], dump_config(config_of(KINDS["proofs"], finetune={}))))
-    write_json(files.state, State(2, "done"))
     healthy = {
+        "state": State(2, "done"),
         "jobs": [JobState(one, "verifier", f"job-{one}", "succeeded", f"model-{one}") for one in (0, 1)],
         "metrics": {
             "verifier.retry_proportion": 0.1,
@@ -247,6 +255,7 @@ def tuned(place: Path, **faulty: object) -> Path:
         "no decision": ([0.0] * 40, [0.0] * 40),
     }
     made = healthy | faulty
+    write_json(files.state, made["state"])
     write_json(files.job_states, made["jobs"])
     lines = [{**healthy["metrics"], **made["metrics"], "step": one, "iteration": one} for one in (0, 1)]
     files.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -258,9 +267,16 @@ def tuned(place: Path, **faulty: object) -> Path:
 
 VERDICTS = ("accept", "reject")
 FEW = [JobState(one, "verifier", INSUFFICIENT_DATA_JOB, "") for one in (0, 1)]
+BROKEN = [JobState(1, "verifier", "job", "failed", None, "no room")]
+
+
+def at(stage: Stage, job: str, iteration: int = 1) -> State:
+    return State(iteration, stage, {"verifier": GroupState(job)})
+
+
 OF_JOBS = {
     "nothing to imitate/verifier": {"jobs": FEW},
-    "job failed/verifier": {"jobs": [JobState(1, "verifier", "job", "failed", None, "no room")]},
+    "job failed/verifier": {"jobs": BROKEN, "state": at("await_fine_tune_jobs", "job")},
     "no verdict": {"no decision": ([0.0] * 40, [1.0] * 40)},
     "one verdict": {"metrics": {f"decisions/train/{truth}/reject": 0.0 for truth in ("right", "wrong")}},
     "became worse/accuracy": {"accuracy": ([1.0] * 40, [0.0] * 40)},
@@ -277,6 +293,19 @@ def test_a_fault_of_a_run_of_fine_tuning_jobs_is_found(cause, tmp_path):
     config = load_config(str(tmp_path / "config.toml"), {})
     assert all(is_setting(name, config) for name in found.settings)
     assert is_section(found.page)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        at("recreate_fine_tune_jobs", "job"),
+        at("await_fine_tune_jobs", "made again"),
+        at("sample_rollouts", "job", 2),
+        at("done", "job", 2),
+    ],
+)
+def test_a_failed_job_is_no_fault_of_a_run_that_has_gone_on(state, tmp_path):
+    assert found_in(tuned(tmp_path, jobs=BROKEN, state=state)) == []
 
 
 @pytest.mark.parametrize("name", ["state.json", "job_states.json", "metrics.jsonl"])
