@@ -11,6 +11,8 @@ from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.own_code import is_class_path, own_class
+from sparring.core.reasoning import ReasoningTags
+from sparring.core.sampling import Sampling
 from sparring.engine.adapters import FINE_TUNED
 from sparring.engine.api_connection import HOSTED, checked_address, key_of
 from sparring.engine.openai_client import OpenAIClient
@@ -197,6 +199,9 @@ def _api(
 ) -> tuple[InferenceClient, JobProvider]:
     given = settings_of(config).provider
     if given.type == "tinker":
+        from sparring.finetune.tinker_client import check_call
+
+        _check_calls(config, arena, check_call)
         check_installed("finetune.provider.type", "tinker", "tinker")
     if given.draws_answers or (given.type in ("local", "tinker") and not connect):
         return drawing_agents(arena.protocol), DryRunJobs()
@@ -205,6 +210,7 @@ def _api(
     if given.type == "local":
         return _local_api(config, directory, say)
     client = OpenAIClient(model=TRAINED, base_url=given.address, timeout=config.collection.game_timeout)
+    _check_calls(config, arena, client.beyond_openai)
     if given.type == "dry_run":
         return client, DryRunJobs()
     return client, OpenAIJobs(
@@ -215,6 +221,27 @@ def _api(
         states=dict(given.states),
         say=say,
     )
+
+
+def _check_calls(
+    config: Config,
+    arena: ProofArena,
+    check: Callable[[int | None, Sampling | None, ReasoningTags], object],
+) -> None:
+    """Raise an InputError at the field that the user wrote if an API lacks what an agent's calls ask for."""
+    for name, role in arena.roles.items():
+        own = config.roles.get(name)
+        limited = "inference" if own is None or own.max_reasoning is None else f"roles.{name}"
+        asked = {
+            f"{limited}.max_reasoning": (role.max_reasoning, None),
+            f"roles.{name}.sampling": (None, role.sampling),
+            f"roles.{name}.test_sampling": (None, calls_in_tests(config, name).sampling),
+        }
+        for field, call in asked.items():
+            try:
+                check(*call, role.reasoning)
+            except InputError as error:
+                raise InputError(field, error.problem, error.fix) from None
 
 
 def _local_api(
