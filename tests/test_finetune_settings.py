@@ -190,3 +190,29 @@ def test_what_an_api_does_not_offer_is_refused_before_anything_is_played(
         assert error.startswith(f"error: {written}: ")
         assert api in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("provider", ["local", "tinker"])
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("n_epochs", "0", "n_epochs: give a number from 1 to 1000, or auto"),
+        ("batch_size", "many", "batch_size: "),
+        ("supervised.learning_rate_multiplier", "0", "learning_rate_multiplier: give a number above 0"),
+        ("rnk", "3", "rnk: "),
+    ],
+)
+def test_a_job_that_no_provider_makes_is_refused_before_anything_is_played(
+    field, value, problem, provider, runs, capsys
+):
+    words = ["finetune", "nip", "--dry-run", "--finetune.provider.type", provider]
+    words += ["--finetune.agents._default.model_name", {"local": "base", "tinker": "Qwen/Qwen3-8B"}[provider]]
+    assert main([*words, f"--finetune.agents._default.hyperparameters.{field}", value]) == 2
+    assert f"finetune.agents.prover.hyperparameters: {problem}" in capsys.readouterr().err
+
+
+def test_only_the_methods_of_jobs_that_are_made_are_checked(runs, capsys):
+    words = ["finetune", "nip", "--dry-run", "--finetune.provider.type", "local"]
+    words += ["--finetune.agents._default.hyperparameters.dpo.n_epochs", "0"]
+    assert main(words) == 0
+    assert main([*words, "--finetune.trainer", "pure_text_malt"]) == 2
