@@ -12,7 +12,7 @@ import msgspec
 
 from sparring.collection.start_log import failure_of
 from sparring.core.text import counted
-from sparring.view.files import decoded, number_of
+from sparring.view.files import decoded, number_of, read_json
 
 RECENT = 10
 """At most this many of the newest updates say how a run is now: enough that one bad update is no finding, and
@@ -88,6 +88,10 @@ class _Rollout(msgspec.Struct):
 
 class _Line(msgspec.Struct):
     rollout: _Rollout
+
+
+class _Asked(msgspec.Struct):
+    task: str
 
 
 class _Batch(msgspec.Struct):
@@ -175,7 +179,10 @@ def _asked(run_dir: Path) -> Iterator[tuple[str, Path]]:
     conversations = _newest_last(run_dir.glob("evaluation/step-*-conversations.jsonl"))
     if conversations:
         yield "the evaluation", conversations[-1]
-    tasks = {path.stem.split("-", 2)[-1]: path for path in _newest_last(run_dir.glob("tasks/step-*.jsonl"))}
+    tasks = {}
+    for path in _newest_last(run_dir.glob("tasks/step-*.jsonl")):
+        about = read_json(path.with_suffix(".json"), _Asked)
+        tasks[path.stem.split("-", 2)[-1] if about is None else about.task] = path
     for name, path in sorted(tasks.items()):
         yield f"the task {name}", path
 
