@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from matrices import one_of_each
 from sparring.cli.main import main
 from sparring.core import InputError
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE
@@ -66,8 +67,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("what", COMMANDS)
+@pytest.mark.parametrize(("what", "kind"), one_of_each([*COMMANDS], [*KINDS]))
 def test_a_command_refuses_what_is_no_file_in_one_line(what, kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "asks.toml").write_text('[program]\ntype = "questions"\nquestions = "given.jsonl"\n')
@@ -82,8 +82,13 @@ def test_a_command_refuses_what_is_no_file_in_one_line(what, kind, tmp_path, mon
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device"])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "notes.txt"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    one_of_each(
+        ["model.safetensors", "config.json", "tokenizer.json", "notes.txt"],
+        ["a pipe", "a socket", "a device"],
+    ),
+)
 def test_a_model_with_what_is_no_file_is_refused_before_a_library_reads_it(name, kind, tmp_path):
     model = Path(shutil.copytree(roomy_model(), tmp_path / "model"))
     (model / name).unlink(missing_ok=True)
