@@ -40,7 +40,6 @@ class RunView:
     Args:
         name: the run's name.
         config: the run's configuration; empty if it is unknown.
-        config_problem: what is wrong with it; empty if nothing is, or it is missing.
         series: metrics by name; those of the model pool only for the first models.
         latest: the latest value of every metric, including ``step`` and ``wall_time`` (seconds since 1970).
         lines: the number of lines of metrics.
@@ -55,11 +54,11 @@ class RunView:
         in_use: whether a process trains this run, as far as is known.
         tuning: what is particular to a run through fine-tuning jobs; ``None`` for any other. Its steps are
             iterations, and metrics and evaluations count them from 0.
+        config_problem: what is wrong with the configuration; empty if nothing is, or there is none.
     """
 
     name: str
     config: dict[str, Any] = field(default_factory=dict)
-    config_problem: str = ""
     series: dict[str, Series] = field(default_factory=dict)
     latest: dict[str, float] = field(default_factory=dict)
     lines: int = 0
@@ -73,6 +72,7 @@ class RunView:
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
     in_use: bool = True
     tuning: FineTuning | None = None
+    config_problem: str = ""
 
     @property
     def step(self) -> int:
