@@ -393,12 +393,14 @@ def test_names_of_a_foreign_run_do_not_act_on_the_terminal(text, tmp_path, capsy
 
 
 def test_each_run_of_a_psro_is_diagnosed(wrong, tmp_path):
-    (tmp_path / PSRO_FILE).write_text("")
     for name in ("member-001", "member-002"):
         shutil.copytree(wrong, tmp_path / name)
-    found = diagnose(str(tmp_path))
-    assert [one.run.name for one in found] == ["member-001", "member-002"]
-    assert all(one.findings for one in found)
+    for content, damaged in ((GAMES, []), ("[", [tmp_path.name])):
+        (tmp_path / PSRO_FILE).write_text(content)
+        found = diagnose(str(tmp_path))
+        assert [one.run.name for one in found] == [*damaged, "member-001", "member-002"]
+        assert all(one.findings for one in found)
+    assert f"{PSRO_FILE} (is not valid TOML" in found[0].findings[0].text
 
 
 def test_numbers_of_a_foreign_run_are_no_trouble(wrong, tmp_path):

@@ -86,10 +86,8 @@ class RunDirectorySource:
         file = self.path / "config.toml"
         if self._config or not file.is_file():
             return
-        problem = next(iter(config_problems(str(file), {})), None)
-        where = "" if problem is None or problem.field == str(file) else f"{problem.field}: "
-        self._config_problem = "" if problem is None else f"{where}{problem.problem}"
-        with contextlib.suppress(InputError):  # as config_problems says
+        self._config_problem = config_problem(file)
+        with contextlib.suppress(InputError):  # which is the problem
             self._config = read_toml(str(file))
 
     def _read_game(self) -> None:
@@ -109,6 +107,13 @@ class RunDirectorySource:
             return None
         newest = self._logs.newest(".jsonl")
         return None if newest is None else (newest, self._logs.entries[newest.name])
+
+
+def config_problem(file: Path) -> str:
+    """Return the first thing that is wrong with a configuration; empty if nothing is."""
+    for problem in config_problems(str(file), {}):
+        return problem.problem if problem.field == str(file) else f"{problem.field}: {problem.problem}"
+    return ""
 
 
 def read_to_end(source: RunDirectorySource) -> RunView:
