@@ -4,6 +4,7 @@ import ast
 import json
 import shutil
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,30 @@ def test_the_judge_of_a_debate_is_an_agent_that_writes_its_verdict(tmp_path):
     export_verifiers("debate", tmp_path / "debated")
     assert agents_in(tmp_path / "debated" / "debated" / "__init__.py") == ["Aff", "Neg", "judge"]
     assert not load_config(str(tmp_path / "debated" / "debated" / "config.toml"), {}).program.judge_by_score
+
+
+@pytest.mark.parametrize("name", ["kuhn", "runs/kuhn", "own"])
+def test_a_run_wins_over_a_preset_of_its_name_as_for_other_commands(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / Path(name).name
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('[[envs]]\nid = "leduc_poker"\n')
+    export_verifiers(name, tmp_path / "exported")
+    assert load_config(str(tmp_path / "exported" / "exported" / "config.toml"), {}).play.names == [
+        "leduc_poker"
+    ]
+
+
+@pytest.mark.parametrize("name", ["kuhn", "own.toml", "own"])
+def test_a_directory_that_is_no_run_hides_neither_a_preset_nor_a_configuration(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / name).mkdir(parents=True)
+    if name != "kuhn":
+        (tmp_path / name).write_text('[[envs]]\nid = "kuhn_poker"\n')
+    export_verifiers(name, tmp_path / "exported")
+    assert load_config(str(tmp_path / "exported" / "exported" / "config.toml"), {}).play.names == [
+        "kuhn_poker"
+    ]
 
 
 QUESTIONS = """

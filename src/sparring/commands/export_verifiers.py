@@ -13,7 +13,7 @@ import tomli_w
 
 from sparring.commands.export import check_new, written
 from sparring.config import Config, load_config
-from sparring.config.loading import with_files
+from sparring.config.loading import preset_names, with_files
 from sparring.config.play import Games
 from sparring.config.programs import DebateSettings, PythonProgram
 from sparring.core import InputError
@@ -23,7 +23,7 @@ from sparring.envs.game_episode import build_episode
 from sparring.programs.judge import JUDGE
 from sparring.run.programs import build_program
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_names import find_run
+from sparring.run.run_names import find_run, paths_of
 
 KEPT = ("seed", "envs", "program", "roles")
 """The parts of a configuration that say what is played."""
@@ -102,9 +102,9 @@ packages = ["{module}"]
 def export_verifiers(source: str, out: Path) -> str:
     """Write a package whose name is the directory's; return the command that evaluates it.
 
-    ``source`` is a run, a configuration file or a preset. The files that it names are copied, with the
-    modules beside them that they import, but not what they read. A debate's judge is an agent that states its
-    verdict in words.
+    ``source`` is a run, or else a configuration file or a preset. The files that it names are copied, with
+    the modules beside them that they import, but not what they read. A debate's judge is an agent that states
+    its verdict in words.
 
     Raises:
         InputError: there is no such run or configuration, or verifiers cannot have what it plays.
@@ -137,11 +137,9 @@ def _module_of(name: str) -> str:
 
 
 def _config_of(source: str) -> Config:
-    try:
+    is_run = any((path / "config.toml").is_file() for path in paths_of(source))
+    if not is_run and (source.endswith(".toml") or Path(source).is_file() or source in preset_names()):
         return load_config(source, {})
-    except InputError:
-        if source.endswith(".toml"):
-            raise
     return load_config(str(RunDirectory.open(find_run(source)).config_file), {})
 
 

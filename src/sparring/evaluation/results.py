@@ -13,7 +13,7 @@ from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Sampling
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
 from sparring.core.files import write_file
-from sparring.core.text import file_part, one_line
+from sparring.core.text import one_line, own_file_part
 from sparring.evaluation.task_result import TaskResult
 
 Side = Literal["model", "opponent"]
@@ -310,8 +310,8 @@ class _Head(msgspec.Struct):
 
 
 def evaluation_path(directory: Path, step: int, name: str, suffix: str) -> Path:
-    """Return ``step-000020-NAME`` with a suffix; see :func:`~sparring.core.text.file_part`."""
-    return directory / f"step-{step:06d}-{file_part(name)}{suffix}"
+    """Return ``step-000020-NAME`` with a suffix; no other name has the same path."""
+    return directory / f"step-{step:06d}-{own_file_part(name)}{suffix}"
 
 
 def write_evaluation(directory: Path, step: int, name: str, result: EvaluationResult) -> Path:

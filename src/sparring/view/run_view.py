@@ -54,6 +54,7 @@ class RunView:
         in_use: whether a process trains this run, as far as is known.
         tuning: what is particular to a run through fine-tuning jobs; ``None`` for any other. Its steps are
             iterations, and metrics and evaluations count them from 0.
+        config_problem: what is wrong with the configuration; empty if nothing is, or there is none.
     """
 
     name: str
@@ -71,6 +72,7 @@ class RunView:
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
     in_use: bool = True
     tuning: FineTuning | None = None
+    config_problem: str = ""
 
     @property
     def step(self) -> int:
@@ -167,8 +169,8 @@ class RunView:
 
     def shown(self, text: str) -> str:
         """Return a text for a reader, in which environments have short names."""
-        watched = self.setting("evaluation", "envs", list) or []
-        return with_short_names(text, _ids_of([*(self.config.get("envs") or []), *watched]))
+        games = self.config.get("envs"), self.setting("evaluation", "envs", list)
+        return with_short_names(text, [one for some in games for one in _ids_of(some)])
 
     def asks(self) -> list[str]:
         """Return the names of the tasks that were asked."""
@@ -283,8 +285,15 @@ def _names_of(games: Any) -> list[str]:
 
 
 def _ids_of(games: Any) -> list[str]:
-    tables = [game for game in games or [] if isinstance(game, dict)]
-    return [with_options(str(game.get("id")), game.get("options") or {}) for game in tables]
+    tables = [game for game in games if isinstance(game, dict)] if isinstance(games, list) else []
+    return [_id_of(str(game.get("id")), game.get("options")) for game in tables]
+
+
+def _id_of(env_id: str, options: Any) -> str:
+    try:
+        return with_options(env_id, options if isinstance(options, dict) else {})
+    except TypeError:  # of a damaged configuration: JSON has no dates
+        return env_id
 
 
 class ViewSource(Protocol):

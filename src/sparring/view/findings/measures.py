@@ -260,6 +260,8 @@ def damaged_files(seen: RunEvidence) -> Iterator[Finding]:
         found += run.tuning.damaged
     if run.damaged_lines:
         found.insert(0, f"metrics.jsonl ({counted(run.damaged_lines, 'line')})")
+    if run.config_problem:
+        found.insert(0, f"config.toml ({run.config_problem})")
     checkpoints = "; sparring train --resume says which checkpoint is whole" if run.tuning is None else ""
     if found:
         more = f" and {counted(len(found) - 5, 'other')}" if len(found) > 5 else ""
