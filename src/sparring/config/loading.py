@@ -61,7 +61,7 @@ def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | N
         with_files(changes, resolving(Path(recipe).parent))
         apply_recipe(data, changes)
     for name, text in overrides.items():
-        _override(data, name, None if text is None else _toml_value(name, text))
+        _override(data, name, None if text is None else toml_value(name, text))
     with_files(data, resolving(Path()))
     return data
 
@@ -168,8 +168,8 @@ def _no_such_source(source: str) -> InputError:
     return InputError(source, "no file or preset has this name", hint)
 
 
-def _toml_value(name: str, text: str) -> Any:
-    """Parse one TOML value; return the text itself if it is not valid TOML."""
+def toml_value(name: str, text: str) -> Any:
+    """Parse one TOML value for the field ``name``; return the text itself if it is not valid TOML."""
     try:
         table = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError as error:
