@@ -243,6 +243,7 @@ def test_a_store_that_is_away_is_said_once_and_has_everything_when_it_is_back(tm
     mirror.finish(QUIET)
     assert fetched() == files(path)
     assert lack_of_store(path) is None
+    assert lack_of_store(Path("runs/run")) is None
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])

@@ -182,8 +182,7 @@ def test_a_server_that_hangs_is_not_waited_for_longer_than_the_limit(proxy, tmp_
     mirror.finish(Console(file=shown, width=300))
     mirror.close()
     assert (
-        f"{RUN} has nothing of this start (it is too slow); upload it with: sparring train"
-        in shown.getvalue()
+        f"{RUN} has nothing of this run, and is too slow; upload it with: sparring train" in shown.getvalue()
     )
 
 

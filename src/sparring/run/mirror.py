@@ -120,17 +120,16 @@ class Mirror:
             with working(console, f"uploading to {self.url}"):
                 self._wait()
         except KeyboardInterrupt:
-            self._trouble = self._trouble or "interrupted"
+            self._trouble = self._trouble or "was not waited for"
         if self._is_over:
             self.note(self._step)
         if self._held == self._noted:
             print_line(console, f"store:   {self.url}")
             self._write_lack(None)
             return
-        lacks = (
-            f"lacks what came after update {self._held_step}" if self._held else "has nothing of this start"
-        )
-        lack = f"{self.url} {lacks} ({self._trouble or 'it is too slow'})"
+        lacks = f"lacks what came after update {self._held_step}" if self._held else "has nothing of this run"
+        trouble = (self._trouble or "is too slow").removeprefix(f"{self.url} ")
+        lack = f"{self.url} {lacks}, and {trouble}"
         print_line(console, f"warning: {lack}; upload it with: {resume_command(self.run)}")
         self._write_lack(lack)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from safetensors import SafetensorError
 
-from sparring.collection.start_log import note_session
+from sparring.collection.start_log import note_session, note_store
 from sparring.config import Config, load_config
 from sparring.config.loading import dump_config
 from sparring.config.run import NO_STORE, STORE_FIX, is_store
@@ -147,6 +147,7 @@ def fetch_run(url: str, console: Console) -> Path:
             store.claim(store.holder()[0] + 1, holder_of(scratch))
             files = store.newest() or {}  # what was uploaded until the claim
             lost = store.download(files, scratch)
+        note_store(scratch, None)  # it may have been uploaded with a note of what was missing
         put_in_place(scratch, path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
