@@ -19,11 +19,11 @@ from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.core.manifest import sealed
-from sparring.run.mirror import Mirror
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import files_for_store
 from sparring.run.start import fetch_run
+from sparring.run.uploads import Uploads
 
 URL = "memory://bucket/runs/run"
 QUIET = Console(quiet=True)
@@ -54,8 +54,8 @@ def new_run(path: Path) -> Path:
     return path
 
 
-def mirrored(run: Path, url: str = URL, patience: float = 30) -> Mirror:
-    return Mirror.begin(run, Epoch.begin(run), url, patience)
+def begun_uploads(run: Path, url: str = URL, patience: float = 30) -> Uploads:
+    return Uploads.begin(run, Epoch.begin(run), url, patience)
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -68,13 +68,13 @@ def fetched(url: str = URL) -> dict[str, bytes]:
     return files(fetch_run(url, QUIET))
 
 
-def upload(run: Path, *updates: int, **options) -> Mirror:
-    mirror = mirrored(run, **options)
+def upload(run: Path, *updates: int, **options) -> Uploads:
+    uploads = begun_uploads(run, **options)
     for update in updates:
-        mirror.note(update)
-    mirror.finish(QUIET)
-    mirror.close()
-    return mirror
+        uploads.note(update)
+    uploads.finish(QUIET)
+    uploads.close()
+    return uploads
 
 
 GROWING = st.sampled_from(["metrics.jsonl", "state/pool/entries-000001.jsonl"])
@@ -91,7 +91,7 @@ def test_what_is_fetched_is_what_the_run_was_and_nothing_else_stays(tmp_path_fac
     store = FailingStore
     store.empty()
     path = new_run(tmp_path_factory.mktemp("runs") / "run")
-    mirror = mirrored(path)
+    uploads = begun_uploads(path)
     for update, changes in enumerate(updates):
         for (kind, name), text in changes:
             if kind == "append":
@@ -103,9 +103,9 @@ def test_what_is_fetched_is_what_the_run_was_and_nothing_else_stays(tmp_path_fac
                 (path / name).unlink(missing_ok=True)
             elif (path / name).exists():
                 write(path, name, (path / name).read_text()[: len(text)])
-        mirror.note(update)
-    mirror.finish(QUIET)
-    mirror.close()
+        uploads.note(update)
+    uploads.finish(QUIET)
+    uploads.close()
     assert fetched() == files(path)
     states = [name for name in store.objects() if "/states/" in name]
     needed = b"".join(store.objects()[name] for name in states)
@@ -127,30 +127,30 @@ def test_no_journal_is_read_before_those_that_are_told_of_a_game_later(tmp_path)
 
 def test_a_file_that_grows_is_sent_in_parts(tmp_path, store):
     path = new_run(tmp_path / "run")
-    mirror = mirrored(path)
+    uploads = begun_uploads(path)
     for update in range(63):
         append(path, "metrics.jsonl", "x" * 1000)
-        mirror.note(update)
-        mirror.finish(QUIET)
-    mirror.close()
+        uploads.note(update)
+        uploads.finish(QUIET)
+    uploads.close()
     parts = [len(content) for name, content in store.objects().items() if content == b"x" * len(content)]
     assert fetched()["metrics.jsonl"] == b"x" * 63_000
     assert max(parts) < 63_000
-    assert mirror.figures()["store/sent_bytes"] < 63_000 * 8
+    assert uploads.figures()["store/sent_bytes"] < 63_000 * 8
 
 
 def two_updates(path: Path) -> list[dict[str, bytes]]:
     """Keep two updates of a run in the store, as far as it is there; return what the run was after each."""
-    found, mirror = [], mirrored(new_run(path), patience=0.02)
+    found, uploads = [], begun_uploads(new_run(path), patience=0.02)
     for update in (1, 2):
         append(path, "metrics.jsonl", "{}")
         write(path, f"checkpoints/step-{update:06d}/state.json", str(update))
         if update == 2:
             shutil.rmtree(path / "checkpoints/step-000001")
         found.append(files(path))
-        mirror.note(update)
-        mirror.finish(QUIET)
-    mirror.close()
+        uploads.note(update)
+        uploads.finish(QUIET)
+    uploads.close()
     return found
 
 
@@ -180,7 +180,7 @@ def test_whichever_write_is_the_last_another_host_has_a_whole_run(tmp_path, stor
 def test_of_two_hosts_the_later_one_wins_and_the_first_stops_with_one_line(tmp_path, store):
     first = new_run(tmp_path / "run")
     old = upload(first, 1)
-    old = mirrored(first)
+    old = begun_uploads(first)
     second = fetch_run(URL, QUIET)
     append(second, "metrics.jsonl", "second")
     upload(second, 2)
@@ -193,7 +193,7 @@ def test_of_two_hosts_the_later_one_wins_and_the_first_stops_with_one_line(tmp_p
     assert fetched()["metrics.jsonl"] == b"second"
     before = store.objects()
     with pytest.raises(InputError, match=f"continued on another host. Move {first} away.*--resume {URL}"):
-        mirrored(first)
+        begun_uploads(first)
     assert store.objects() == before
 
 
@@ -201,15 +201,15 @@ def test_a_name_that_the_store_has_is_not_begun_again(tmp_path):
     upload(new_run(tmp_path / "run"), 1)
     (tmp_path / "other" / "run").mkdir(parents=True)
     with pytest.raises(InputError, match=f"holds a run already. Choose .*--resume {URL}"):
-        mirrored(tmp_path / "other" / "run")
+        begun_uploads(tmp_path / "other" / "run")
 
 
 def test_a_run_that_a_kill_ended_before_it_began_does_not_occupy_its_name(tmp_path):
     begun = RunDirectory.create(tmp_path / "run")
-    Mirror.begin(begun.path, begun.epoch, URL).close()
+    Uploads.begin(begun.path, begun.epoch, URL).close()
     begun.unlock()
     again = RunDirectory.create(tmp_path / "run")
-    Mirror.begin(again.path, again.epoch, URL).close()
+    Uploads.begin(again.path, again.epoch, URL).close()
     again.unlock()
 
 
@@ -225,22 +225,22 @@ def test_updates_that_the_store_lacks_are_in_the_progress_line():
 
 def test_a_store_that_is_away_is_said_once_and_has_everything_when_it_is_back(tmp_path, store):
     path, shown = new_run(tmp_path / "run"), io.StringIO()
-    mirror = mirrored(path, patience=0.02)
-    lines = [mirror.note(1)]
+    uploads = begun_uploads(path, patience=0.02)
+    lines = [uploads.note(1)]
     store.writes_left = 0
     append(path, "metrics.jsonl", "{}")
     while lines[-1] is None:
-        lines.append(mirror.note(2))
+        lines.append(uploads.note(2))
     assert "the store is gone" in lines[-1]
-    assert mirror.note(3) is None
-    mirror.finish(Console(file=shown, width=400))
+    assert uploads.note(3) is None
+    uploads.finish(Console(file=shown, width=400))
     assert f"upload it with: sparring train --resume {path}" in shown.getvalue()
     [finding] = [one for one in diagnose(str(path))[0].findings if one.cause == "store"]
     assert "the store is gone" in finding.text
     store.writes_left = None
-    while mirror.note(4) is None:
+    while uploads.note(4) is None:
         pass
-    mirror.finish(QUIET)
+    uploads.finish(QUIET)
     assert fetched() == files(path)
     assert lack_of_store(path) is None
     assert lack_of_store(Path("runs/run")) is None
@@ -310,7 +310,7 @@ def test_an_address_with_a_key_in_it_is_refused_and_not_repeated(address, capsys
 
 def test_a_store_without_its_package_says_what_to_install(tmp_path):
     with pytest.raises(InputError, match=r"pip install 'sparring\[store\]'"):
-        mirrored(new_run(tmp_path / "run"), "gs://bucket/run")
+        begun_uploads(new_run(tmp_path / "run"), "gs://bucket/run")
 
 
 def test_a_run_continues_from_its_store_alone_as_one_that_was_never_disturbed(model, tmp_path, store):

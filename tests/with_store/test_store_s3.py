@@ -23,10 +23,10 @@ from program_files import write_program
 from sparring.cli.main import main
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
-from sparring.run.mirror import Mirror
 from sparring.run.run_layout import files_for_store
 from sparring.run.start import fetch_run
 from sparring.run.store import RunStore
+from sparring.run.uploads import Uploads
 
 SECRET = "the-secret-of-these-tests"
 STORE = "s3://bucket/runs"
@@ -176,11 +176,11 @@ def new_run(path: Path) -> Path:
 
 def test_a_server_that_hangs_is_not_waited_for_longer_than_the_limit(proxy, tmp_path):
     path, shown = new_run(tmp_path / "run"), io.StringIO()
-    mirror = Mirror.begin(path, Epoch.begin(path), RUN, patience=0.5)
+    uploads = Uploads.begin(path, Epoch.begin(path), RUN, patience=0.5)
     proxy.fault = "hang"
-    mirror.note(1)
-    mirror.finish(Console(file=shown, width=300))
-    mirror.close()
+    uploads.note(1)
+    uploads.finish(Console(file=shown, width=300))
+    uploads.close()
     assert (
         f"{RUN} has nothing of this run, and is too slow; upload it with: sparring train" in shown.getvalue()
     )
@@ -207,8 +207,8 @@ def test_a_file_of_several_uploads_comes_back(proxy, tmp_path):
     place = path / "checkpoints/step-000001/learner.safetensors"
     place.parent.mkdir(parents=True)
     place.write_bytes(content)
-    mirror = Mirror.begin(path, Epoch.begin(path), RUN)
-    mirror.note(1)
-    mirror.finish(QUIET)
-    mirror.close()
+    uploads = Uploads.begin(path, Epoch.begin(path), RUN)
+    uploads.note(1)
+    uploads.finish(QUIET)
+    uploads.close()
     assert fetched(tmp_path / "elsewhere")["checkpoints/step-000001/learner.safetensors"] == content

@@ -25,7 +25,6 @@ from sparring.core.files import (
 )
 from sparring.core.manifest import check_files
 from sparring.core.text import shell_command
-from sparring.run.mirror import Mirror
 from sparring.run.run_layout import (
     BEFORE_TUNING,
     GIVEN,
@@ -38,6 +37,7 @@ from sparring.run.run_layout import (
     other_name_or_continue,
     steps_in,
 )
+from sparring.run.uploads import Uploads
 
 CHECKPOINT_PREFIX = "step-"
 
@@ -63,7 +63,7 @@ class RunDirectory:
         self._is_new = False
         self._lock: int | None = None
         self.epoch: Epoch | None = None
-        self.mirror: Mirror | None = None
+        self.uploads: Uploads | None = None
 
     @property
     def name(self) -> str:

@@ -18,13 +18,13 @@ from sparring.config.run import NO_STORE, STORE_FIX, is_store
 from sparring.core import InputError, SparringError
 from sparring.core.files import put_in_place, scratch_for
 from sparring.run.hardware import with_chosen_threads
-from sparring.run.mirror import Mirror, at_once, holder_of
 from sparring.run.progress_views import print_line, working
 from sparring.run.resume import check_resume, resumed_config
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import resume_command
 from sparring.run.run_names import RUNS
 from sparring.run.store import RunStore
+from sparring.run.uploads import Uploads, at_once, holder_of
 
 RESUME = "--resume"
 
@@ -81,7 +81,7 @@ def _run(
         if cores is not None:
             settled = with_chosen_threads(config, cores, partial(print_line, console))
         with (
-            _mirrored(settled, directory, console),
+            _uploading(settled, directory, console),
             runtime.prepared(settled, directory, console) as work,
         ):
             if changed:  # the report is that of the run as it was, and says that it is complete
@@ -106,23 +106,23 @@ def _run(
 
 
 @contextmanager
-def _mirrored(config: Config, directory: RunDirectory, console: Console) -> Iterator[None]:
+def _uploading(config: Config, directory: RunDirectory, console: Console) -> Iterator[None]:
     """Keep the run's store, if it has one, for as long as the body runs, and at its end wait for it."""
     if config.run.store is None or directory.epoch is None:
         yield
         return
     url = f"{config.run.store.rstrip('/')}/{directory.name}"
-    directory.mirror = mirror = Mirror.begin(directory.path, directory.epoch, url)
+    directory.uploads = uploads = Uploads.begin(directory.path, directory.epoch, url)
     try:
         try:
             yield
         except (SparringError, OSError):
             if not directory.epoch.is_over():
-                mirror.finish(console)
+                uploads.finish(console)
             raise
-        mirror.finish(console)
+        uploads.finish(console)
     finally:
-        mirror.close()
+        uploads.close()
 
 
 def fetch_run(url: str, console: Console) -> Path:

@@ -1,4 +1,4 @@
-"""Mirror: keeps a run's store like its directory, in a thread beside training."""
+"""Uploads: what makes a run's store like its directory, in a thread beside training."""
 
 import os
 import secrets
@@ -47,7 +47,7 @@ class Snapshot:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Mirror:
+class Uploads:
     """See the module. While a snapshot is uploaded, at most one more waits, which a newer one replaces.
 
     Args:
@@ -75,7 +75,7 @@ class Mirror:
         threading.Thread(target=self._work, daemon=True).start()
 
     @classmethod
-    def begin(cls, run: Path, epoch: Epoch, url: str, patience: float = PATIENCE) -> "Mirror":
+    def begin(cls, run: Path, epoch: Epoch, url: str, patience: float = PATIENCE) -> "Uploads":
         """Claim a run in the store at this URL.
 
         Raises InputError if another host has continued the run, or the store cannot be used.
