@@ -8,7 +8,7 @@ import msgspec
 
 from sparring.collection.buffers import BaseBuffer
 from sparring.collection.journal import JournalEntry
-from sparring.collection.serialization import Packed, packed, plain, plain_groups
+from sparring.collection.serialization import Packed, packed, plain, plain_groups, unpacked
 from sparring.core import Rollout, Step, Trajectory
 from sparring.core.play import GameKind
 from sparring.population.payoffs import NumberRanges
@@ -33,7 +33,7 @@ class FinishedGame:
 
 
 class PackedGames:
-    """Games as msgpack, encoded once for both transport and journal. ``names``: kind and number of each."""
+    """Games, packed once for both transport and journal. ``names``: kind and number of each."""
 
     def __init__(self, games: Sequence[FinishedGame]) -> None:
         self.names = [(game.kind, game.index) for game in games]
@@ -41,7 +41,7 @@ class PackedGames:
 
     def games(self) -> list[FinishedGame]:
         """Return the games."""
-        return _GAMES.decode(self.packed)
+        return unpacked(self.packed, _GAMES)
 
 
 _GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
@@ -95,7 +95,7 @@ class AddGames(JournalEntry, frozen=True):
 
     def unpacked(self) -> list[FinishedGame]:
         """Return the games."""
-        return _GAMES.decode(self.games) if isinstance(self.games, bytes) else self.games
+        return unpacked(self.games, _GAMES) if isinstance(self.games, bytes) else self.games
 
 
 class DrawBatch(JournalEntry, frozen=True):
