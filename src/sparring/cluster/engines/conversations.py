@@ -9,7 +9,7 @@ has, with their hash; the answer leaves them out if they are the prompt's. So no
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import count
 from typing import Any
@@ -19,8 +19,10 @@ import msgspec
 
 from sparring.collection.serialization import packed, unpacked
 from sparring.core import Messages, ModelResponse
+from sparring.core.adapters import AdapterRef
 from sparring.core.current_episode import EpisodeContext
 from sparring.core.messages import said
+from sparring.engine.answering import EngineCall
 from sparring.engine.hosts import EngineRequest
 
 KEPT_BYTES = 1 << 26
@@ -35,7 +37,10 @@ class SentRequest(msgspec.Struct, array_like=True):
     whose hash is ``known_hash``; ``goes_on``: the conversation may.
     """
 
-    request: EngineRequest
+    number: int
+    adapter: AdapterRef
+    call: EngineCall
+    completions: list[str] | None
     content: bytes
     messages: int
     key: int | None = None
@@ -49,6 +54,7 @@ LONG_ARRAY = b"\xdd"
 _SENT = msgspec.msgpack.Decoder(list[SentRequest])
 _MESSAGES = msgspec.msgpack.Decoder(Messages)
 _ENCODER = msgspec.msgpack.Encoder()
+_USUAL = {one.name: one.default for one in fields(EngineCall) if one.name != "messages"}
 
 
 @dataclass(eq=False)
@@ -80,9 +86,16 @@ class Asking:
 
     def sent_to(self, engine: Any) -> SentRequest:
         """Return the request as it is sent to an engine."""
-        call = replace(self.request.call, messages=[])
-        sent = SentRequest(replace(self.request, call=call), self.content, len(self.request.call.messages))
-        sent.goes_on = self.talks is not None
+        asked = self.request
+        sent = SentRequest(
+            asked.number,
+            asked.adapter,
+            _without_usual(asked.call),
+            asked.completions,
+            self.content,
+            len(asked.call.messages),
+            goes_on=self.talks is not None,
+        )
         talk = self.talk
         if talk is not None:
             sent.known, sent.known_hash = len(talk.ids), talk.ids_hash
@@ -179,7 +192,13 @@ def sent_requests(content: bytes) -> list[SentRequest]:
 def request_of(sent: SentRequest, prompt: bytes) -> EngineRequest:
     """Return a request with its whole prompt."""
     messages = _MESSAGES.decode(LONG_ARRAY + sent.messages.to_bytes(4, "big") + prompt)
-    return replace(sent.request, call=replace(sent.request.call, messages=messages))
+    return EngineRequest(sent.number, sent.adapter, replace(sent.call, messages=messages), sent.completions)
+
+
+def _without_usual(call: EngineCall) -> Any:
+    """Return a call as msgspec reads it, without its messages and what is as usual."""
+    given = {name: getattr(call, name) for name in _USUAL}
+    return {"messages": []} | {name: one for name, one in given.items() if one != _USUAL[name]}
 
 
 def without_known(response: ModelResponse, sent: SentRequest) -> tuple[ModelResponse, int]:

@@ -149,7 +149,7 @@ class EngineService:
         known = self._known(client)
         unknown = []
         for sent in sent_requests(requests):
-            number = sent.request.number
+            number = sent.number
             if number in known.requests:
                 continue
             if sent.key is None or self._conversations.has(sent.key):
@@ -201,24 +201,23 @@ class EngineService:
         return known
 
     async def _answer(self, client: _Client, sent: SentRequest, prompt: bytes) -> None:
-        request = sent.request
         try:
             if self._starting is None or not self._starting.done():
                 await self.start()
             request = request_of(sent, prompt)
             if request.completions is not None:
                 scores = await self.host.score(request.adapter, request.call.messages, request.completions)
-                answer = EngineAnswer(request.number, scores=scores)
+                answer = EngineAnswer(sent.number, scores=scores)
             else:
                 response = await self.host.complete(request)
                 key = self._conversations.keep(prompt, response) if sent.goes_on else None
                 response, left_out = without_known(response, sent)
-                answer = EngineAnswer(request.number, response, known=left_out, key=key)
+                answer = EngineAnswer(sent.number, response, known=left_out, key=key)
         except SparringError as error:
-            answer = EngineAnswer(request.number, error=error)
+            answer = EngineAnswer(sent.number, error=error)
         except Exception as error:  # noqa: BLE001 - the client must receive it
             answer = EngineAnswer(
-                request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}")
+                sent.number, error=TransientError(f"{self.name} failed: {reason_of(error)}")
             )
         client.answers.append(answer)
         client.some.set()
