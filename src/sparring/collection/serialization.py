@@ -41,7 +41,8 @@ class PackedRecords(dict[str, list[TrainingRecord]]):
 
 
 def _unpacked_records(content: bytes) -> PackedRecords:
-    return PackedRecords(unpacked(content, _RECORDS))
+    records: dict[str, list[TrainingRecord]] = unpacked(content, _RECORDS)
+    return PackedRecords(records)
 
 
 _RECORDS = msgspec.msgpack.Decoder(dict[str, list[TrainingRecord]], strict=False)
