@@ -44,6 +44,7 @@ CASES = {
     "kuhn": ("quickstart", OF_GAMES | {"collection.games_per_step": "256"}),
     "tictactoe": ("tictactoe", OF_GAMES | {"collection.games_per_step": "48"}),
     "debate": ("debate", {"program.evaluation_debates": "1"}),
+    "long debate": ("debate", {"program.evaluation_debates": "1", "program.num_rounds": "10"}),
 }
 LESSONS = {
     "kuhn": ("kuhn_poker", ("check", "bet", "fold", "call")),

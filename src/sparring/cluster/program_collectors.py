@@ -53,7 +53,8 @@ class PlayedEpisode:
 
     def __reduce__(self) -> tuple[Callable[[bytes], "PlayedEpisode"], tuple[bytes]]:
         """Serialise as Ray does, because a program has its own classes, and compress it."""
-        return _played, (compress(cloudpickle.dumps((self.result, self.started)), FASTEST),)
+        content = cloudpickle.dumps((self.result, self.started))  # type: ignore[no-untyped-call]
+        return _played, (compress(content, FASTEST),)
 
 
 def _played(content: bytes) -> PlayedEpisode:
