@@ -34,14 +34,13 @@ from sparring.config import load_config  # noqa: E402
 
 COMMON = {
     "model.threads": "1",
-    "model.dtype": "float32",
     "run.runtime": "ray",
     "run.save_every": "1000",
     "evaluation.every": "0",
 }
 OF_GAMES = {"evaluation.games": "4", "evaluation.opponents": "[]"}
 CASES = {
-    "kuhn": ("quickstart", OF_GAMES | {"collection.games_per_step": "256"}),
+    "kuhn": ("quickstart", OF_GAMES | {"collection.games_per_step": "256", "evaluation.nash_conv": "false"}),
     "tictactoe": ("tictactoe", OF_GAMES | {"collection.games_per_step": "48"}),
     "debate": ("debate", {"program.evaluation_debates": "1"}),
     "long debate": ("debate", {"program.evaluation_debates": "1", "program.num_rounds": "10"}),
@@ -127,9 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--collectors", default="2")
     parser.add_argument("--tokenizer", type=Path, default=Path.home() / ".cache/sparring/smollm2-135m")
     parser.add_argument("--smollm2", action="store_true")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--models", type=Path, help="where models are kept for the next time")
     given = parser.parse_args(arguments)
     more = {
+        "model.dtype": given.dtype,
         "learning.steps": str(given.updates),
         "ray.engines": given.engines,
         "ray.collectors": given.collectors,

@@ -43,7 +43,7 @@ def add_histories(steps: Sequence[Step], left_out: LeftOut) -> None:
 
 def _continued(before: Step, step: Step) -> tuple[int, int]:
     messages, history = len(before.prompt), _history(before)
-    same_texts = step.prompt[:messages] == before.prompt
+    same_texts = len(step.prompt) > messages and step.prompt[:messages] == before.prompt
     same_ids = step.prompt_token_ids is not None and step.prompt_token_ids[: len(history)] == history
     return messages if same_texts else 0, len(history) if same_ids else 0
 
