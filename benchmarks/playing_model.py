@@ -36,9 +36,14 @@ def save_playing_model(directory: Path, env_id: str = "kuhn_poker", words: Seque
     (directory / "config.json").write_text(json.dumps(config))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
-    _teach(model, *_lesson(tokenizer, env_id, words))
+    teach(model, tokenizer, env_id, words)
     model.save_pretrained(directory)
     return directory
+
+
+def teach(model: torch.nn.Module, tokenizer: Any, env_id: str, words: Sequence[str]) -> None:
+    """Train a model to begin a game with one of these words."""
+    _teach(model, *_lesson(tokenizer, env_id, words))
 
 
 def _lesson(tokenizer: Any, env_id: str, words: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:

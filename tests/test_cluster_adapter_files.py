@@ -3,10 +3,13 @@
 import asyncio
 import os
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from sparring.cluster.engines.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from sparring.collection.local_handle import LocalHandle
@@ -17,6 +20,7 @@ from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.hosts import EmbeddedHost, EngineRequest
 from sparring.learn.checkpoints import save_adapter, write_delivery
+from sparring.learn.policy import PolicyModel
 from tiny_models import perturb_adapter, text_prompt, tiny_policy
 
 THERE = "/run/on/the/other/machine"
@@ -90,6 +94,25 @@ async def test_an_engine_that_does_not_see_the_adapter_answers_as_one_that_does(
     assert files.asked == 2  # it holds both
     hashes = {file_hash(tmp_path / "run" / str(version)) for version in versions}
     assert {path.name for path in (tmp_path / "cache").iterdir()} == hashes
+
+
+async def test_weights_in_the_type_in_which_a_model_computes_answer_the_same_and_are_half_as_large(tmp_path):
+    def model() -> PolicyModel:
+        return tiny_policy(perturbed=False, dtype=torch.bfloat16)
+
+    policy, engine = model(), partial(EmbeddedEngine, max_tokens=8, max_cached_tokens=4096)
+    perturb_adapter(policy, "v1", seed=1)
+    host = EmbeddedHost(model, engine, 2)
+    await host.start()
+    answers, sizes = [], []
+    for dtype in (torch.float32, torch.bfloat16):
+        path = tmp_path / str(dtype)
+        save_adapter(path, policy, "tiny", "v1", version=1, dtype=dtype)
+        answers.append(await answer(host, AdapterRef("default", 1, str(path))))
+        sizes.append(sum(one.nbytes for one in load_file(path / ADAPTER_FILE).values()))
+    assert answers[0] == answers[1]
+    assert answers[0] != await answer(host, AdapterRef("base", 0, None))
+    assert sizes[0] == 2 * sizes[1]
 
 
 async def test_a_copy_with_the_description_of_other_weights_is_not_served(tmp_path, versions):

@@ -9,6 +9,7 @@ from ray_simulation import SimulatedHost
 from simulated_engines import KillableHandle, RememberingHost, run_on_virtual_time
 from sparring.cluster.engine_start import calls_of_each_client
 from sparring.cluster.engines.client import EngineClient
+from sparring.cluster.engines.conversations import packed_requests
 from sparring.cluster.engines.link import SHARES
 from sparring.cluster.engines.service import FORGET_SECONDS, EngineService
 from sparring.collection.local_handle import LocalHandle
@@ -180,12 +181,12 @@ def test_a_client_that_has_left_is_forgotten_and_its_requests_are_cancelled():
         await asyncio.sleep(1.0)
         asked.cancel()
         await client.close()
-        before = await service.submit(client.name, [])
+        before = await service.submit(client.name, packed_requests([], None))
         await asyncio.sleep(FORGET_SECONDS / 2)
         assert service.load()["running"] == 1
         await asyncio.sleep(FORGET_SECONDS)
         assert service.load()["running"] == 0
-        assert await service.submit(client.name, []) != before
+        assert await service.submit(client.name, packed_requests([], None)) != before
 
     run_on_virtual_time(scenario())
 

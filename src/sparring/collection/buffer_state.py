@@ -1,14 +1,15 @@
 """BufferState: what the buffer of a run stores, as the entries of its journal make it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, assert_never, get_args
 
 import msgspec
 
 from sparring.collection.buffers import BaseBuffer
+from sparring.collection.histories import LeftOut, add_histories, without_histories
 from sparring.collection.journal import JournalEntry
-from sparring.collection.serialization import Packed, packed, plain, plain_groups
+from sparring.collection.serialization import packed, plain, plain_groups, unpacked
 from sparring.core import Rollout, Step, Trajectory
 from sparring.core.play import GameKind
 from sparring.population.payoffs import NumberRanges
@@ -33,18 +34,38 @@ class FinishedGame:
 
 
 class PackedGames:
-    """Games as msgpack, encoded once for both transport and journal. ``names``: kind and number of each."""
+    """Games, packed once for both transport and journal. ``names``: kind and number of each."""
 
     def __init__(self, games: Sequence[FinishedGame]) -> None:
         self.names = [(game.kind, game.index) for game in games]
-        self.packed = packed(list(games))
+        self.packed = _packed_games(games)
 
     def games(self) -> list[FinishedGame]:
         """Return the games."""
-        return _GAMES.decode(self.packed)
+        return _unpacked_games(self.packed)
 
 
-_GAMES = msgspec.msgpack.Decoder(list[FinishedGame], strict=False)
+def _packed_games(games: Sequence[FinishedGame]) -> bytes:
+    short, left_out = [], []
+    for game in games:
+        trajectories = []
+        for one in game.trajectories:
+            steps, of_steps = without_histories(one.steps)
+            trajectories.append(replace(one, steps=steps))
+            left_out.append(of_steps)
+        short.append(replace(game, trajectories=trajectories))
+    return packed((short, left_out))
+
+
+def _unpacked_games(content: bytes) -> list[FinishedGame]:
+    games, left_out = unpacked(content, _GAMES)
+    trajectories = [one for game in games for one in game.trajectories]
+    for one, of_steps in zip(trajectories, left_out, strict=True):
+        add_histories(one.steps, of_steps)
+    return games
+
+
+_GAMES = msgspec.msgpack.Decoder(tuple[list[FinishedGame], list[LeftOut]], strict=False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Drawn(Packed):
+class Drawn:
     """The batch of an update: ``dropped`` steps were too old, ``games`` training games of the run had ended.
 
     If everything was too old it is empty, and this update's batch can be requested once more.
@@ -77,6 +98,20 @@ class Drawn(Packed):
     steps: list[Step] = field(default_factory=list)
     dropped: int = 0
     games: int = 0
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "Drawn"], tuple[bytes]]:
+        """Serialise packed, without histories."""
+        steps, left_out = without_histories(self.steps)
+        return _unpacked_drawn, (packed((replace(self, steps=steps), left_out)),)
+
+
+def _unpacked_drawn(content: bytes) -> Drawn:
+    drawn, left_out = unpacked(content, _DRAWN)
+    add_histories(drawn.steps, left_out)
+    return drawn
+
+
+_DRAWN = msgspec.msgpack.Decoder(tuple[Drawn, LeftOut], strict=False)
 
 
 @dataclass(frozen=True)
@@ -95,7 +130,7 @@ class AddGames(JournalEntry, frozen=True):
 
     def unpacked(self) -> list[FinishedGame]:
         """Return the games."""
-        return _GAMES.decode(self.games) if isinstance(self.games, bytes) else self.games
+        return _unpacked_games(self.games) if isinstance(self.games, bytes) else self.games
 
 
 class DrawBatch(JournalEntry, frozen=True):

@@ -13,7 +13,7 @@ from sparring.collection.serialization import UNREADABLE, plain
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch, append_at, replaced_file, write_file
 
-FORMAT = 6
+FORMAT = 7
 """Number of the format of all services' snapshots and entries, in the file ``format`` beside them."""
 PIECE = 16
 """Rows that are encoded together: other threads run between two pieces."""

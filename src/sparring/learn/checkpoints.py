@@ -149,10 +149,11 @@ def save_adapter(
     name: str = TRAINED,
     *,
     version: int | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write an adapter in PEFT's format, replacing an existing one; with a version also ``delivery.json``."""
     scratch = scratch_for(directory)
-    write_adapter(scratch, policy, base_name, name)
+    write_adapter(scratch, policy, base_name, name, dtype)
     if version is not None:
         write_delivery(scratch, policy, name, version)
     seal(scratch, policy.base)
@@ -194,14 +195,16 @@ def write_adapters(
     return folders
 
 
-def write_adapter(directory: Path, policy: PolicyModel, base_name: str, name: str) -> None:
+def write_adapter(
+    directory: Path, policy: PolicyModel, base_name: str, name: str, dtype: torch.dtype = torch.float32
+) -> None:
     """Write an adapter's files into an existing directory without syncing them.
 
     Raises InputError if PEFT gave it settings with which it could not be read again.
     """
     config = policy.adapter_config(name) | {"base_model_name_or_path": base_name, "inference_mode": True}
     check_adapter_config(config, str(directory / ADAPTER_CONFIG))
-    state = {key: value.contiguous() for key, value in policy.adapter_state(name).items()}
+    state = {key: value.to(dtype).contiguous() for key, value in policy.adapter_state(name).items()}
     save_file(state, directory / ADAPTER_FILE)
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
 

@@ -2,7 +2,8 @@
 
 ``versions/000012`` of the run's directory holds the adapter that plays as version 12, ``averages/000012``
 what opponents and evaluations use if that differs, and ``beginnings`` the adapters with which policies begin
-again. torch is imported by who computes, not with this module.
+again. Their weights have the type in which engines compute with them. torch is imported by who computes, not
+with this module.
 """
 
 from collections.abc import Callable, Collection
@@ -102,10 +103,14 @@ class AdapterVersions:
         return self.learners[policy].age > 0 or policy in self.started
 
     def _write(self, kind: str, policy: str, adapter: str) -> None:
+        import torch
+
         from sparring.learn.checkpoints import save_adapter
 
         self.directory.check_epoch()
         learner, place = self.learners[policy], self._place(kind, policy)
+        model = learner.policy
+        dtype = model.dtype if model.quantization == "none" else torch.float32
         self.compute(
-            partial(save_adapter, place, learner.policy, self.base_name, adapter, version=learner.version)
+            partial(save_adapter, place, model, self.base_name, adapter, version=learner.version, dtype=dtype)
         )

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from ray.exceptions import RayError
 
+from sparring.cluster.engines.conversations import Asking, Talks
 from sparring.cluster.engines.link import EngineLink
 from sparring.cluster.engines.service import EngineAnswer
 from sparring.core import InferenceClient, InputError, Messages, ModelResponse, SparringError
@@ -35,14 +36,14 @@ OVERLOAD, SLACK = 2, 32
 class _Asked:
     """A request that is not answered yet, and the game that it is for."""
 
-    request: EngineRequest
+    asking: Asking
     future: "asyncio.Future[EngineAnswer]"
     game: EpisodeContext | None
 
     @property
     def key(self) -> int:
         """A number that is the same for all requests of a game."""
-        name = str(self.request.number) if self.game is None else self.game.rollout_id
+        name = str(self.asking.request.number) if self.game is None else self.game.rollout_id
         return crc32(name.encode())
 
 
@@ -114,6 +115,7 @@ class EngineClient(Engine):
         self._present: list[EngineLink] = []
         self._joined = False
         self._homes: WeakKeyDictionary[EpisodeContext, EngineLink] = WeakKeyDictionary()
+        self._talks = Talks()
         self._numbers = itertools.count()
         self._asked: dict[int, _Asked] = {}
         self._queue: list[_Asked] = []
@@ -203,7 +205,9 @@ class EngineClient(Engine):
         if not self._tasks:
             self._start()
         future: asyncio.Future[EngineAnswer] = asyncio.get_running_loop().create_future()
-        asked = self._asked[request.number] = _Asked(request, future, current_episode.get())
+        game = current_episode.get()
+        asking = self._talks.asking(request, game)
+        asked = self._asked[request.number] = _Asked(asking, future, game)
         self._route(asked)
         try:
             answer = await future
@@ -262,12 +266,12 @@ class EngineClient(Engine):
         elif len(self._present) == len(self._links):
             self._join()
 
-    def _left(self, link: EngineLink, requests: list[EngineRequest]) -> None:
+    def _left(self, link: EngineLink, requests: list[Asking]) -> None:
         if link in self._present:
             self._present.remove(link)
-        for request in requests:
-            if request.number in self._asked:
-                self._route(self._asked[request.number])
+        for asking in requests:
+            if asking.request.number in self._asked:
+                self._route(self._asked[asking.request.number])
 
     def _lost(self) -> SparringError:
         who = f"none of the {len(self._links)} engines has" if len(self._links) > 1 else "Engine-0 has not"
@@ -277,7 +281,7 @@ class EngineClient(Engine):
 
     def _route(self, asked: _Asked) -> None:
         if self._joined and self._present:
-            self._engine_for(asked).add(asked.request)
+            self._engine_for(asked).add(asked.asking)
         else:
             self._queue.append(asked)
 
@@ -309,9 +313,12 @@ class EngineClient(Engine):
         one, other = self._present[first], self._present[second]
         return one if one.load <= other.load else other
 
-    def _take(self, answer: EngineAnswer) -> None:
+    def _take(self, link: EngineLink, answer: EngineAnswer) -> None:
         asked = self._asked.get(answer.number)
         if asked is not None and not asked.future.done():
+            if answer.response is not None:
+                whole = asked.asking.whole(answer.response, answer.known, link, answer.key)
+                answer = replace(answer, response=whole)
             asked.future.set_result(answer)
 
 

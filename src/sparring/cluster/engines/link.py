@@ -8,9 +8,9 @@ from typing import Any
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from sparring.cluster.calls import RETRY_SECONDS, error_of
-from sparring.cluster.engines.service import Answers, EngineAnswer, Requests
+from sparring.cluster.engines.conversations import Asking, packed_requests
+from sparring.cluster.engines.service import Answers, EngineAnswer, Receipt
 from sparring.core import SparringError
-from sparring.engine.hosts import EngineRequest
 
 POLL_SECONDS = 2.0
 """Seconds after which an engine answers a poll even if it has no answers to requests."""
@@ -40,8 +40,8 @@ class EngineLink:
         client ───────► waiting ──────────────────► sent ───────────────────────────► ``answered``
                            ▲                          │
                            └──────────────────────────┘
-                         the engine has another incarnation:
-                         it was killed, or has forgotten the client
+                         the engine has another incarnation: it was killed,
+                         or has forgotten the client, or the conversation
 
     A request may reach an engine twice, and a request that went to another engine meanwhile may be answered
     twice. The engine ignores a request that it has, and the client an answer that it has.
@@ -63,8 +63,8 @@ class EngineLink:
         limit: int | None,
         *,
         came: Callable[["EngineLink"], None],
-        left: Callable[["EngineLink", list[EngineRequest]], None],
-        answered: Callable[[EngineAnswer], None],
+        left: Callable[["EngineLink", list[Asking]], None],
+        answered: Callable[["EngineLink", EngineAnswer], None],
     ) -> None:
         self.name = name
         self.handle = handle
@@ -73,8 +73,8 @@ class EngineLink:
         self._client = client
         self._limit = limit
         self._came, self._left, self._answered = came, left, answered
-        self._waiting: deque[EngineRequest] = deque()
-        self._sent: dict[int, EngineRequest] = {}
+        self._waiting: deque[Asking] = deque()
+        self._sent: dict[int, Asking] = {}
         self._of_others = 0
         self._incarnation: int | None = None
         self._some = asyncio.Event()
@@ -84,7 +84,7 @@ class EngineLink:
         """Requests that this engine has or is about to get: of this client, and of others when last heard."""
         return self._of_others + len(self._waiting) + len(self._sent)
 
-    def add(self, request: EngineRequest) -> None:
+    def add(self, request: Asking) -> None:
         """Send a request as soon as there is room for it."""
         self._waiting.append(request)
         self._some.set()
@@ -117,17 +117,29 @@ class EngineLink:
         asked = len(self._waiting) + len(self._sent)
         return max(SMALLEST_SHARE, asked // SHARES) if asked < MANY else asked
 
-    def _that_fit(self) -> list[EngineRequest]:
+    def _that_fit(self) -> list[Asking]:
         room = len(self._waiting) if self._limit is None else self._limit - len(self._sent)
         requests = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-        self._sent |= {request.number: request for request in requests}
+        self._sent |= {one.request.number: one for one in requests}
         return requests
 
-    async def _submit(self, requests: list[EngineRequest]) -> None:
+    async def _submit(self, requests: list[Asking]) -> None:
         try:
-            self._meet(await self.handle.submit.remote(self._client, Requests(requests)))
+            packed = packed_requests(requests, self)
+            receipt: Receipt = await self.handle.submit.remote(self._client, packed)
         except (RayError, SparringError) as error:
             self._lose(error)
+        else:
+            self._send_whole(receipt.unknown)
+            self._meet(receipt.incarnation)
+
+    def _send_whole(self, numbers: list[int]) -> None:
+        """Send requests again with their whole prompts, if they are not on their way once more."""
+        for number in numbers:
+            if (request := self._sent.pop(number, None)) is not None:
+                request.unknown_to(self)
+                self._waiting.append(request)
+                self._some.set()
 
     async def _listen(self) -> None:
         while True:
@@ -160,7 +172,7 @@ class EngineLink:
         share = self._share()
         for number, answer in enumerate(answers.answers, start=1):
             self._sent.pop(answer.number, None)
-            self._answered(answer)
+            self._answered(self, answer)
             if number % share == 0:
                 await asyncio.sleep(0)  # these games move before the others get answers
         if self._waiting:

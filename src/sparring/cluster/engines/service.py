@@ -13,41 +13,49 @@ from typing import Any
 
 import msgspec
 
+from sparring.cluster.engines.conversations import (
+    KeptConversations,
+    SentRequest,
+    request_of,
+    sent_requests,
+    without_known,
+)
+from sparring.collection.serialization import packed, unpacked
 from sparring.core import ModelResponse, SparringError, TransientError
 from sparring.core.adapters import AdapterRef
 from sparring.core.errors import reason_of
 from sparring.engine.adapters import Delivery
 from sparring.engine.answering import ModelFacts
-from sparring.engine.hosts import EmbeddedHost, EngineHost, EngineRequest
+from sparring.engine.hosts import EmbeddedHost, EngineHost
 
 REPORT_SECONDS = 5.0
 FORGET_SECONDS = 60.0
 """Seconds without a request or a poll after which a client is forgotten."""
 
 
-class Requests(list[EngineRequest]):
-    """Requests that are sent between processes as msgpack: Ray's own serialisation inspects every object."""
-
-    def __reduce__(self) -> tuple[Callable[[bytes], "Requests"], tuple[bytes]]:
-        """Serialise the requests as msgpack."""
-        return _unpacked_requests, (msgspec.msgpack.encode(list(self)),)
-
-
-def _unpacked_requests(packed: bytes) -> Requests:
-    return Requests(_REQUESTS.decode(packed))
-
-
-_REQUESTS = msgspec.msgpack.Decoder(list[EngineRequest])
-
-
 @dataclass(frozen=True)
 class EngineAnswer:
-    """The result of a request: a response, scores, or an error."""
+    """The result of a request: a response, scores, or an error.
+
+    The response is without the first ``known`` ids of its prompt, and the engine keeps the conversation under
+    ``key``; see ``conversations.py``.
+    """
 
     number: int
     response: ModelResponse | None = None
     scores: list[float] | None = None
+    known: int = 0
+    key: int | None = None
     error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an engine says of requests: its incarnation for their client, and the numbers of those whose
+    conversation it does not know."""
+
+    incarnation: int
+    unknown: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -63,18 +71,24 @@ class Answers:
     of_others: int = 0
 
     def __reduce__(self) -> tuple[Callable[..., "Answers"], tuple[int, bytes, list[EngineAnswer], int]]:
-        """Serialise errors as Ray does, everything else as msgpack; see :class:`Requests`."""
-        good = [(one.number, one.response, one.scores) for one in self.answers if one.error is None]
+        """Serialise errors as Ray does, everything else packed: Ray's own way inspects every object."""
+        good = [
+            (one.number, one.response, one.scores, one.known, one.key)
+            for one in self.answers
+            if one.error is None
+        ]
         bad = [one for one in self.answers if one.error is not None]
-        return _unpacked_answers, (self.incarnation, msgspec.msgpack.encode(good), bad, self.of_others)
+        return _unpacked_answers, (self.incarnation, packed(good), bad, self.of_others)
 
 
-def _unpacked_answers(incarnation: int, packed: bytes, bad: list[EngineAnswer], of_others: int) -> Answers:
-    good = (EngineAnswer(*one) for one in _GOOD_ANSWERS.decode(packed))
+def _unpacked_answers(incarnation: int, content: bytes, bad: list[EngineAnswer], of_others: int) -> Answers:
+    good = (EngineAnswer(*one) for one in unpacked(content, _GOOD_ANSWERS))
     return Answers(incarnation, [*good, *bad], of_others)
 
 
-_GOOD_ANSWERS = msgspec.msgpack.Decoder(list[tuple[int, ModelResponse | None, list[float] | None]])
+_GOOD_ANSWERS = msgspec.msgpack.Decoder(
+    list[tuple[int, ModelResponse | None, list[float] | None, int, int | None]]
+)
 
 
 @dataclass
@@ -112,6 +126,7 @@ class EngineService:
         self.name = name
         self.tracker = tracker
         self.gpu_ids = gpu_ids or []
+        self._conversations = KeptConversations()
         self._clients: dict[str, _Client] = {}
         self._reporting: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -129,13 +144,20 @@ class EngineService:
             self._reporting = asyncio.create_task(self._report())
         await asyncio.shield(starting)
 
-    async def submit(self, client: str, requests: list[EngineRequest]) -> int:
-        """Start answering these requests, except known ones; return the client's incarnation."""
+    async def submit(self, client: str, requests: bytes) -> Receipt:
+        """Start answering these packed requests, except known ones and those that must be sent whole."""
         known = self._known(client)
-        for request in requests:
-            if request.number not in known.requests:
-                known.requests[request.number] = asyncio.create_task(self._answer(known, request))
-        return known.incarnation
+        unknown = []
+        for sent in sent_requests(requests):
+            number = sent.number
+            if number in known.requests:
+                continue
+            if sent.key is None or self._conversations.has(sent.key):
+                prompt = self._conversations.prompt(sent)
+                known.requests[number] = asyncio.create_task(self._answer(known, sent, prompt))
+            else:
+                unknown.append(number)
+        return Receipt(known.incarnation, unknown)
 
     async def poll(self, client: str, wait: float = 1.0) -> Answers:
         """Return the answers since the last poll; wait up to ``wait`` seconds for the first.
@@ -178,20 +200,24 @@ class EngineService:
         known.last_seen = _now()
         return known
 
-    async def _answer(self, client: _Client, request: EngineRequest) -> None:
+    async def _answer(self, client: _Client, sent: SentRequest, prompt: bytes) -> None:
         try:
             if self._starting is None or not self._starting.done():
                 await self.start()
+            request = request_of(sent, prompt)
             if request.completions is not None:
                 scores = await self.host.score(request.adapter, request.call.messages, request.completions)
-                answer = EngineAnswer(request.number, scores=scores)
+                answer = EngineAnswer(sent.number, scores=scores)
             else:
-                answer = EngineAnswer(request.number, await self.host.complete(request))
+                response = await self.host.complete(request)
+                key = self._conversations.keep(prompt, response) if sent.goes_on else None
+                response, left_out = without_known(response, sent)
+                answer = EngineAnswer(sent.number, response, known=left_out, key=key)
         except SparringError as error:
-            answer = EngineAnswer(request.number, error=error)
+            answer = EngineAnswer(sent.number, error=error)
         except Exception as error:  # noqa: BLE001 - the client must receive it
             answer = EngineAnswer(
-                request.number, error=TransientError(f"{self.name} failed: {reason_of(error)}")
+                sent.number, error=TransientError(f"{self.name} failed: {reason_of(error)}")
             )
         client.answers.append(answer)
         client.some.set()
