@@ -5,6 +5,7 @@ is always valid: when the group breaks, Ray restarts the processes that died, al
 and the update is repeated if rank 0 has not made it.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from sparring.cluster.elsewhere import CommandHost, own_scratch, take_given
 from sparring.cluster.engines.host import say_nothing
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.collection.serialization import PackedRecords
@@ -36,7 +38,9 @@ ATTEMPTS = 3
 """How many times an update is tried before the run ends."""
 
 
-def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> dict[str, Learner]:
+def learners_from_config(
+    config: Config, policies: Sequence[str] = (TRAINED,), command: CommandHost | None = None
+) -> dict[str, Learner]:
     """Build the learners that a configuration describes, by policy; they share one model.
 
     If it does not give the number of threads, they compute on their share of their node.
@@ -52,7 +56,8 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
     model = build_policy(
         settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
     )
-    load_given(config, model)
+    files = None if command is None else command.files_if_elsewhere()
+    load_given(config if files is None else asyncio.run(take_given(files, config, own_scratch())), model)
     return {policy: build_learner(config, model, policy) for policy in policies}
 
 

@@ -12,9 +12,9 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from sparring.cluster.actor_classes import (
-    AdapterFilesActor,
     BufferActor,
     CollectorActor,
+    CommandFilesActor,
     Hosted,
     ModelPoolActor,
     ProgramCollectorActor,
@@ -23,6 +23,7 @@ from sparring.cluster.actor_classes import (
 )
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
+from sparring.cluster.elsewhere import COMMAND_FILES, CommandHost, command_host, own_scratch
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
@@ -33,6 +34,7 @@ from sparring.cluster.engine_start import (
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
+from sparring.cluster.mirror import Mirror, MirroredLearner
 from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
 from sparring.collection.rollout_log import AdvantageLog
@@ -97,30 +99,40 @@ def build_program_collector(
 
 
 def build_learner(
-    config: Config, run: Path, policies: list[str], workers: PlacementGroup | None, epoch: Epoch | None
-) -> LearnerService:
+    config: Config,
+    run: Path,
+    policies: list[str],
+    workers: PlacementGroup | None,
+    epoch: Epoch | None,
+    command: CommandHost,
+) -> LearnerService | MirroredLearner:
     """Build the learners of a run's policies, in their process."""
     from sparring.cluster.learner_group import LearnerGroup, learners_from_config
 
     settings = config.ray
     group = LearnerGroup(
-        partial(learners_from_config, config, policies),
+        partial(learners_from_config, config, policies, command),
         settings.learners,
         cpus=settings.cpus_per_learner,
         gpus=settings.gpus_per_learner,
         timeout_seconds=settings.patience,
         placement_group=workers,
     )
-    return LearnerService(
-        group,
-        run,
-        config.model.name,
-        started=list(config.start),
-        may_start_again=[] if config.league is None else config.league.exploiters,
-        limits=answer_limits(config),
-        log=AdvantageLog(RunDirectory(run).batches) if config.buffer.log_batches else None,
-        epoch=epoch,
-    )
+
+    def build(directory: Path, epoch: Epoch | None = None) -> LearnerService:
+        return LearnerService(
+            group,
+            directory,
+            config.model.name,
+            started=list(config.start),
+            may_start_again=[] if config.league is None else config.league.exploiters,
+            limits=answer_limits(config),
+            log=AdvantageLog(RunDirectory(directory).batches) if config.buffer.log_batches else None,
+            epoch=epoch,
+        )
+
+    files = command.files_if_elsewhere()
+    return build(run, epoch) if files is None else MirroredLearner(build, Mirror(files, run, own_scratch()))
 
 
 class RunActors:
@@ -150,7 +162,7 @@ class RunActors:
         self._run = run
         self._namespace = namespace
         self._epoch = epoch
-        tracker, files = self._named("Tracker"), self._named("AdapterFiles")
+        tracker, self._command = self._named("Tracker"), command_host(config.ray, namespace)
         self.tracker = self._singleton(TrackerActor, "Tracker").remote(
             run.name,
             config.tracking.wandb_project,
@@ -158,8 +170,8 @@ class RunActors:
             tensorboard=config.tracking.tensorboard,
             epoch=epoch,
         )
-        self.adapter_files = self._singleton(AdapterFilesActor, "AdapterFiles").remote()
-        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, files)
+        self.files = self._singleton(CommandFilesActor, COMMAND_FILES).remote(run, epoch)
+        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, self._command)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):
@@ -172,7 +184,7 @@ class RunActors:
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
-        actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
+        actors = {"Tracker": self.tracker, COMMAND_FILES: self.files, "Learner": self.learner}
         if isinstance(self._config.play, Games):
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
         return actors | self.engines | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
@@ -199,7 +211,7 @@ class RunActors:
             num_cpus=settings.cpus_per_learner,
             num_gpus=settings.gpus_per_learner,
             **placement.learner(),
-        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch))
+        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch, self._command))
 
     def _start_games(self, placement: Placement, tracker: Named) -> None:
         config, run = self._config, str(self._run)

@@ -53,7 +53,7 @@ class EngineHost(ABC, Generic[Held]):
     """Holds an engine, in an inference actor or in the process of a run.
 
     Args:
-        copies: gives copies of adapters that this node does not see; ``None`` if it sees all of them.
+        copies: gives copies of adapters on a node that does not see them; ``None`` if it does.
     """
 
     def __init__(self, copies: AdapterCopies | None) -> None:
@@ -146,14 +146,14 @@ class EngineHost(ABC, Generic[Held]):
         return replace(delivery, name=adapter.name)
 
     async def _directory_of(self, adapter: AdapterRef) -> Path:
-        """Return an adapter's directory, or that of a copy if this node does not see it."""
+        """Return an adapter's directory, or that of a copy; another machine may have others at this path."""
         assert adapter.path is not None
+        if self._copies is not None:
+            return await self._copies.fetch(adapter.path)
         directory = Path(adapter.path)
-        if await asyncio.to_thread(directory.is_dir):
-            return directory
-        if self._copies is None:
+        if not await asyncio.to_thread(directory.is_dir):
             raise SparringError(f"{adapter.name} version {adapter.version} is not at {directory}")
-        return await self._copies.fetch(adapter.path)
+        return directory
 
     def _running(self) -> Held:
         if self._engine is None:

@@ -33,13 +33,16 @@ class EngineSettings:
         """Return the settings of a run's inference actors."""
         return cls(config.model, config.lora, config.inference, Sharing.of(config))
 
-    def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
-        """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
+    def build_host(self, files: Any = None) -> EngineHost[Any]:
+        """Build the engine, not started.
+
+        ``files`` is the handle of :class:`CommandFiles` if this node does not see the command's files.
+        """
         from sparring.run.assembly import build_engine, build_vllm
 
         copies = None
-        if adapter_files is not None:
-            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
+        if files is not None:
+            copies = AdapterCache(files, cache_directory() / "adapters")
         if self.inference.engine == "vllm":
             lora = self.lora or LoraSection()
             return VLLMHost(partial(build_vllm, self.model, lora, self.inference, say_nothing), copies)
