@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparring.cluster.engines.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
+from sparring.cluster.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
@@ -33,6 +33,13 @@ class OtherMachine(AdapterFiles):
     async def copy(self, path: str) -> Any:
         self.asked += 1
         return await super().copy(path.replace(THERE, str(self.here)))
+
+
+class NodeCopies(AdapterCache):
+    """A node that has the model."""
+
+    async def prepare(self) -> None:
+        """Copy nothing."""
 
 
 def an_adapter(directory: Path, weights: bytes) -> None:
@@ -68,7 +75,7 @@ async def started(files: Any, cache: Path) -> EmbeddedHost:
         lambda: tiny_policy(perturbed=False),
         lambda policy: EmbeddedEngine(policy, max_tokens=8, max_cached_tokens=4096),
         2,
-        copies=AdapterCache(LocalHandle(files), cache) if files is not None else None,
+        copies=NodeCopies(LocalHandle(files), cache) if files is not None else None,
     )
     await host.start()
     return host

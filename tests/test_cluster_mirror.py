@@ -79,7 +79,7 @@ def service(policies: tuple[str, ...], directory: Path, epoch: Epoch | None = No
 
 
 def files_of(run: Path, epoch: Epoch | None = None) -> CommandFiles:
-    return CommandFiles(lambda files: files, run, epoch)
+    return CommandFiles(lambda files: files, run=run, epoch=epoch)
 
 
 def mirrored(run: Path, wire: Wire | None = None, policies: tuple[str, ...] = BOTH) -> MirroredLearner:

@@ -11,8 +11,8 @@ from ray.util.placement_group import placement_group_table
 
 from job_commands import wait_until
 from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.adapters import AdapterCache
 from sparring.cluster.calls import RemoteLogger
-from sparring.cluster.engines.adapters import AdapterCache
 from sparring.cluster.placement import (
     Placement,
     Sharing,

@@ -6,7 +6,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from inspect import isawaitable
 from pathlib import Path
@@ -199,8 +199,10 @@ class EngineActor(EngineService):
 class CommandFilesActor(CommandFiles):
     """:class:`CommandFiles` as an actor."""
 
-    def __init__(self, run: Path | None = None, epoch: Epoch | None = None) -> None:
-        super().__init__(ray.put, run, epoch)
+    def __init__(
+        self, model: str, own: Sequence[str] = (), run: Path | None = None, epoch: Epoch | None = None
+    ) -> None:
+        super().__init__(ray.put, model, own, run, epoch)
 
 
 def state_directory(run: str | None, kind: str) -> str | None:

@@ -7,12 +7,12 @@ nothing, and this process may be killed between any two.
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparring.cluster.engines.adapters import AdapterFiles
-from sparring.cluster.transfer import CHUNK, Listing, arrived, listing_of, write_chunk
+from sparring.cluster.adapters import AdapterFiles
+from sparring.cluster.transfer import CHUNK, Listing, arrived, listing_of, listing_of_known, write_chunk
 from sparring.core import SparringError
 from sparring.core.adapters import MANIFEST_FILE
 from sparring.core.files import (
@@ -24,10 +24,14 @@ from sparring.core.files import (
     write_file,
 )
 from sparring.core.manifest import check_files
+from sparring.learn.model_files import model_copy_files
 from sparring.learn.saved_states import newest_whole
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import GIVEN, LEARNED, is_written, saved_directories
 
+MODEL, OWN = "model", "own"
+"""The places of the base model and of the user's own files; every other is a directory of the run."""
+ROOT = Path("/")
 FOLDERS = (*LEARNED, "checkpoints", "best", "batches", GIVEN)
 """The folders of a run in which learners read or write."""
 
@@ -37,14 +41,23 @@ class CommandFiles(AdapterFiles):
 
     Args:
         put: see :class:`AdapterFiles`.
+        model: the base model's name.
+        own: the absolute paths of the user's own files that the configuration names.
         run: the run's directory; ``None`` outside a run.
         epoch: that of the run.
     """
 
     def __init__(
-        self, put: Callable[[dict[str, bytes]], Any], run: Path | None = None, epoch: Epoch | None = None
+        self,
+        put: Callable[[dict[str, bytes]], Any],
+        model: str = "",
+        own: Sequence[str] = (),
+        run: Path | None = None,
+        epoch: Epoch | None = None,
     ) -> None:
         super().__init__(put)
+        self._model = model
+        self._own = own
         self._run = run
         self._epoch = epoch
 
@@ -65,12 +78,24 @@ class CommandFiles(AdapterFiles):
         return {place: (run.path / place / MANIFEST_FILE).read_bytes() for place in places}, notice
 
     async def listing(self, place: str) -> Listing:
-        """Return the files of a directory of the run."""
+        """Return the files at a place: of the model, the user's own, or those of a directory of the run.
+
+        Raises:
+            InputError: a file of the model is a link out of its directory.
+        """
+        if place in (MODEL, OWN):
+            return await asyncio.to_thread(listing_of_known, *self._shared(place))
         return await asyncio.to_thread(listing_of, self._place(place))
 
     def read(self, place: str, name: str, offset: int) -> bytes:
         """Return the chunk of a file that begins at ``offset``."""
-        with (self._place(place, name) / name).open("rb") as file:
+        if place in (MODEL, OWN):
+            directory, names = self._shared(place)
+            if name not in names:
+                raise SparringError(f"{name} is no file of the run's configuration")
+        else:
+            directory = self._place(place, name)
+        with (directory / name).open("rb") as file:
             file.seek(offset)
             return file.read(CHUNK)
 
@@ -98,6 +123,11 @@ class CommandFiles(AdapterFiles):
     def remove(self, place: str) -> None:
         """Delete a saved directory."""
         remove_directory(self._place(place))
+
+    def _shared(self, place: str) -> tuple[Path, list[str]]:
+        if place == MODEL:
+            return model_copy_files(self._model)
+        return ROOT, [Path(path).relative_to(ROOT).as_posix() for path in self._own]
 
     def _place(self, place: str, *names: str) -> Path:
         """Return a directory of the run, in which a learner reads or writes files of these names.

@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from sparring.cluster.elsewhere import CommandHost, own_scratch, take_given
+from sparring.cluster.elsewhere import CommandHost, own_scratch, read_own_copies, with_copies
 from sparring.cluster.engines.host import say_nothing
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.collection.serialization import PackedRecords
@@ -51,13 +51,16 @@ def learners_from_config(
     from sparring.run.assembly import build_learner, build_policy
     from sparring.run.given_adapters import load_given
 
+    files = None if command is None else command.files_if_elsewhere()
+    if command is not None and files is not None:
+        read_own_copies(command)
+        config = asyncio.run(with_copies(files, config, own_scratch()))
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
     model = build_policy(
         settings, config.lora, config.seed, say_nothing, policies, shard_base=config.ray.shard_base
     )
-    files = None if command is None else command.files_if_elsewhere()
-    load_given(config if files is None else asyncio.run(take_given(files, config, own_scratch())), model)
+    load_given(config, model)
     return {policy: build_learner(config, model, policy) for policy in policies}
 
 

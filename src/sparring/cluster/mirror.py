@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sparring.cluster.elsewhere import errors_of_files
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.transfer import send, take
 from sparring.core import InputError
@@ -44,13 +45,15 @@ class Mirror:
 
     async def begin(self) -> str | None:
         """Take what the learners continue from; return a line for the user if newer updates were damaged."""
-        self._there, notice = await self._files.saved.remote()
+        saved: tuple[dict[str, bytes], str | None] = await self._files.saved.remote()
+        self._there, notice = saved
         for place, manifest in self._there.items():
             (self.path / place).mkdir(parents=True)
             (self.path / place / MANIFEST_FILE).write_bytes(manifest)
-        for newest in RunDirectory(self.path).saved_updates()[-1:]:
-            place = RunDirectory(self.path).saved_update(newest)
-            await take(self._files, self._place(place), place)
+        run = RunDirectory(self.path)
+        for newest in run.saved_updates()[-1:]:
+            directory = run.saved_update(newest)
+            await take(self._files, self._place(directory), directory)
         return notice
 
     async def push(self) -> None:
@@ -99,13 +102,15 @@ class MirroredLearner:
     def __init__(self, build: Callable[[Path], LearnerService], mirror: Mirror) -> None:
         self._mirror = mirror
         self._one_call = asyncio.Lock()
-        self._notice = asyncio.run(mirror.begin())
+        with errors_of_files():
+            self._notice = asyncio.run(mirror.begin())
         try:
             self._service = build(mirror.path)
         except InputError as error:
             problem = error.problem.replace(str(mirror.path), str(mirror.run))
             raise InputError(error.field, problem, error.fix) from error
-        asyncio.run(mirror.push())
+        with errors_of_files():
+            asyncio.run(mirror.push())
 
     async def saved(self) -> Saved:
         """See :meth:`LearnerService.saved`."""
@@ -150,8 +155,9 @@ class MirroredLearner:
     async def _pushed(self) -> AsyncIterator[None]:
         """Push what the body has changed. What a call before could not push is pushed too."""
         async with self._one_call:
-            yield
-            await self._mirror.push()
+            with errors_of_files():
+                yield
+                await self._mirror.push()
 
     def _told(self, saved: Saved) -> Saved:
         adapters = {policy: self._mirror.there(path) for policy, path in saved.adapters.items()}

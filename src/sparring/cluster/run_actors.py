@@ -23,7 +23,13 @@ from sparring.cluster.actor_classes import (
 )
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
-from sparring.cluster.elsewhere import COMMAND_FILES, CommandHost, command_host, own_scratch
+from sparring.cluster.elsewhere import (
+    COMMAND_FILES,
+    CommandHost,
+    command_host,
+    own_scratch,
+    read_own_copies,
+)
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
@@ -39,6 +45,7 @@ from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.config import Config
+from sparring.config.loading import own_files
 from sparring.config.play import Games
 from sparring.core.adapters import AdapterRef
 from sparring.core.files import Epoch
@@ -60,8 +67,10 @@ def build_collector(
     pool: Handle,
     tracker: Handle,
     frozen: dict[str, AdapterRef],
+    command: CommandHost,
 ) -> CollectorService:
     """Build one of a run's collectors, in its process."""
+    read_own_copies(command)
     client = EngineClient(
         still_there(engines),
         config.policies,
@@ -83,9 +92,10 @@ def build_collector(
 
 
 def build_program_collector(
-    config: Config, number: int, engines: list[Handle], tracker: Handle
+    config: Config, number: int, engines: list[Handle], tracker: Handle, command: CommandHost
 ) -> ProgramCollector:
     """Build one of the processes that play a run's program, in its process."""
+    read_own_copies(command)
     arena = build_program(config)
     assert arena is not None
     client = arena.client = EngineClient(
@@ -170,7 +180,9 @@ class RunActors:
             tensorboard=config.tracking.tensorboard,
             epoch=epoch,
         )
-        self.files = self._singleton(CommandFilesActor, COMMAND_FILES).remote(run, epoch)
+        self.files = self._singleton(CommandFilesActor, COMMAND_FILES).remote(
+            config.model.name, own_files(config), run, epoch
+        )
         self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, self._command)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
@@ -244,7 +256,11 @@ class RunActors:
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
             **placement.collector(number),
-        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker, self._frozen))
+        ).remote(
+            partial(
+                build_collector, config, number, engines, buffer, pool, tracker, self._frozen, self._command
+            )
+        )
 
     def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
         config = self._config
@@ -257,4 +273,4 @@ class RunActors:
             num_cpus=config.ray.cpus_per_collector,
             max_restarts=config.ray.max_restarts,
             **placement.collector(number),
-        ).remote(partial(build_program_collector, config, number, engines, tracker))
+        ).remote(partial(build_program_collector, config, number, engines, tracker, self._command))

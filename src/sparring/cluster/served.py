@@ -137,7 +137,7 @@ async def started_engines(
         InputError: the model cannot be loaded.
         SparringError: the engines cannot start.
     """
-    files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote()
+    files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote(engine.model.name)
     engines = start_engines(config, engine, placement, None, command_host(config.ray, namespace))
     actors = {COMMAND_FILES: files} | engines
     health = Health(actors, config.ray.patience, head, engines)

@@ -4,12 +4,14 @@ A side that receives keeps what has arrived; after a kill of either side the res
 once every file has the hash that it had where it came from.
 """
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sparring.core import TransientError
 from sparring.core.files import sha256_of
+from sparring.learn.model_cache import known_hash
 
 CHUNK = 8 << 20
 """Bytes in one message."""
@@ -20,12 +22,15 @@ Listing = dict[str, tuple[int, str]]
 """The size and the SHA-256 of the files of a directory, by their paths in it."""
 
 
-def listing_of(directory: Path, names: Iterable[str] | None = None) -> Listing:
-    """Return the files of a directory, by default all, as they are now."""
-    if names is None:
-        paths = (path for path in directory.rglob("*") if path.is_file())
-        names = sorted(path.relative_to(directory).as_posix() for path in paths)
-    return {name: ((directory / name).stat().st_size, sha256_of(directory / name)) for name in names}
+def listing_of(directory: Path) -> Listing:
+    """Return the files of a directory."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): (path.stat().st_size, sha256_of(path)) for path in paths}
+
+
+def listing_of_known(directory: Path, names: Iterable[str]) -> Listing:
+    """Return some files of a directory, which may be large; unchanged ones are read once in a process."""
+    return {name: ((directory / name).stat().st_size, known_hash(directory / name)) for name in names}
 
 
 def arrived(directory: Path, files: Listing) -> dict[str, int]:
@@ -62,13 +67,13 @@ async def take(files: Any, place: str, target: Path) -> None:
     """
     listing: Listing = await files.listing.remote(place)
     for _ in range(ATTEMPTS):
-        for name, offset in arrived(target, listing).items():
+        for name, offset in (await asyncio.to_thread(arrived, target, listing)).items():
             content = b"more"
             while content:
                 content = await files.read.remote(place, name, offset)
                 write_chunk(target / name, offset, content)
                 offset += len(content)
-    if arrived(target, listing):
+    if await asyncio.to_thread(arrived, target, listing):
         raise TransientError(f"{place} was damaged on its way")
 
 

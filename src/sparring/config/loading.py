@@ -1,6 +1,7 @@
 """Read a validated configuration from TOML and write it back."""
 
 import difflib
+import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -140,6 +141,20 @@ def with_files(data: dict[str, Any], change: Callable[[str], str]) -> None:
         for fact in field.info.metadata:
             if isinstance(fact, Relative):
                 _change(data, field.written, fact, change)
+
+
+def own_files(config: Config) -> list[str]:
+    """Return the files of a user's own that a configuration names, apart from its model and its adapters."""
+    data, found = config.model_dump(), dict[str, None]()
+
+    def note(path: str) -> str:
+        if os.path.isfile(path):
+            found[os.path.abspath(path)] = None
+        return path
+
+    del data["model"]
+    with_files(data, note)
+    return [*found]
 
 
 def _change(node: Any, path: Sequence[str], fact: Relative, change: Callable[[str], str]) -> None:

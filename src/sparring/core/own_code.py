@@ -34,6 +34,7 @@ from sparring.core.errors import (
     reason_of,
     shown,
 )
+from sparring.core.files import located
 from sparring.core.messages import Messages, as_messages, check_text
 from sparring.core.text import one_line
 
@@ -106,10 +107,10 @@ def own_named(path: str, field: str) -> object:
     """Run a file, once per process, and return what it names so; ``None`` if nothing. ``field`` names the
     input in errors."""
     file, _, name = path.rpartition(":")
-    if not Path(file).is_file():
+    if not located(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
     with own_code(f"{file} cannot be imported", field):
-        module = _module(Path(file).resolve())
+        module = _module(os.path.abspath(file))
     return getattr(module, name, None)
 
 
@@ -145,10 +146,10 @@ def is_own(thing: object) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _module(path: Path) -> ModuleType:
-    """Run a file as a module whose name cannot clash with another's."""
-    name = f"{OWN_MODULE}{path.stem}_{zlib.crc32(os.fsencode(path)):08x}"
-    spec = importlib.util.spec_from_file_location(name, path)
+def _module(file: str) -> ModuleType:
+    """Run a file as a module whose name cannot clash with another's, and is the same in every process."""
+    name = f"{OWN_MODULE}{Path(file).stem}_{zlib.crc32(os.fsencode(file)):08x}"
+    spec = importlib.util.spec_from_file_location(name, located(file))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
