@@ -1,7 +1,9 @@
 """Adapters reach engines on machines that do not see the run's directory, and what arrives is checked."""
 
 import asyncio
+import json
 import os
+import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,18 @@ async def test_an_engine_that_does_not_see_the_adapter_answers_as_one_that_does(
     await answer(there, versions[1])
     assert files.asked == 2  # it holds both
     hashes = {file_hash(tmp_path / "run" / str(version)) for version in versions}
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == hashes
+    assert {file_hash(path) for path in (tmp_path / "cache").iterdir()} == hashes
+
+
+async def test_two_versions_with_the_same_weights_are_two_copies(tmp_path, versions):
+    """An update whose advantages are all zero changes nothing."""
+    one, other = tmp_path / "run" / "1", tmp_path / "run" / "2"
+    shutil.copytree(one, other, dirs_exist_ok=True)
+    (other / DELIVERY_FILE).write_text(
+        json.dumps(json.loads((one / DELIVERY_FILE).read_text()) | {"version": 2})
+    )
+    host = await started(OtherMachine(tmp_path / "run"), tmp_path / "cache")
+    assert await answer(host, versions[1]) == await answer(host, versions[2])
 
 
 async def test_a_copy_with_the_description_of_other_weights_is_not_served(tmp_path, versions):

@@ -1,15 +1,22 @@
 """Runs on two nodes, of which one may open no file of the command."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
+import torch
 from ray.cluster_utils import Cluster
+from safetensors.torch import load_file
 
 from conftest import ACTORS_HAVE
 from game_runs import configure, quiet
+from league_runs import LEAGUE
+from program_runs import configure as configure_program
+from seat_runs import SIDES
 from sparring.cluster.run import train
 from sparring.config import Config
 from sparring.run.single_process import train as train_locally
@@ -60,22 +67,85 @@ def address(hidden, tmp_path_factory) -> Iterator[str]:
     cluster.shutdown()
 
 
-def on_ray(config: Config, address: str) -> Config:
+def on_ray(config: Config, address: str, **ray: Any) -> Config:
     run = config.run.model_copy(update={"runtime": "ray"})
-    return config.model_copy(update={"run": run, "ray": config.ray.model_copy(update={"address": address})})
+    settings = config.ray.model_copy(update={"address": address, **ray})
+    return config.model_copy(update={"run": run, "ray": settings})
 
 
-def adapters(run: Path) -> dict[str, bytes]:
-    names = ("checkpoints", "best")
-    files = [path for name in names for path in (run / name).rglob("*.safetensors")]
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+def weights(run: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The adapters and learners that a run has kept."""
+    files = [path for name in ("checkpoints", "best") for path in (run / name).rglob("*.safetensors")]
+    return {str(path.relative_to(run)): load_file(path) for path in files}
 
 
-def test_games_end_with_the_adapters_of_one_process(model, hidden, address):
-    own = model
-    config = configure(own, learning__average_decay="0.5", run__save_every="1")
-    train_locally(config, hidden / "here", quiet())
-    train(on_ray(config, address), hidden / "there", quiet())
-    there = adapters(hidden / "there")
-    assert there == adapters(hidden / "here")
-    assert len(there) > 4
+def same(one: Path, other: Path, rounding: float) -> bool:
+    first, second = weights(one), weights(other)
+    return first.keys() == second.keys() and all(
+        torch.allclose(tensor, second[file][name], rtol=0, atol=rounding)
+        for file, tensors in first.items()
+        for name, tensor in tensors.items()
+    )
+
+
+OWN = """
+from sparring.envs.templates import get_template
+from sparring.learn.algorithms import Reinforce
+
+words = get_template("fewshot-chat")
+
+
+class Louder(Reinforce):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def own(hidden, model) -> Path:
+    """A user's own model, template and loss."""
+    shutil.copytree(model, hidden / "model")
+    (hidden / "own.py").write_text(OWN)
+    return hidden
+
+
+def both_ways(
+    config: Config, address: str, place: Path, rounding: float = 0.0, **ray: Any
+) -> tuple[Path, Path]:
+    """Train in one process and on the cluster; both end with the same adapters."""
+    train_locally(config, place / "here", quiet())
+    train(on_ray(config, address, **ray), place / "there", quiet())
+    assert len(weights(place / "here")) > 4
+    assert same(place / "here", place / "there", rounding)
+    return place / "here", place / "there"
+
+
+def test_games_with_a_template_and_a_loss_of_ones_own_end_with_the_adapters_of_one_process(own, address):
+    changes = {
+        "envs": f'[{{id = "kuhn_poker", template = "{own / "own.py"}:words"}}]',
+        "learning__algorithm": f'{{path = "{own / "own.py"}:Louder"}}',
+        "learning__average_decay": "0.5",
+        "evaluation__nash_conv": "false",
+        "run__keep_best": "win rate against random",
+        "run__save_every": "1",
+    }
+    both_ways(configure(own / "model", **changes), address, own / "games")
+
+
+def test_a_program_with_given_adapters_and_two_learners_ends_with_the_adapters_of_one_process(own, address):
+    earlier = SIDES | {"evaluation__every": "0", "learning__steps": "1"}
+    train_locally(configure(own / "model", **earlier), own / "earlier", quiet())
+    at = own / "earlier" / "checkpoints" / "step-000001"
+    given = {
+        "start__hider": str(at / "first"),
+        "frozen__teacher": str(at / "second"),
+        "roles__Seeker__policy": "teacher",
+        "evaluation__every": "0",
+        "run__save_every": "1",
+    }
+    both_ways(configure_program(own / "model", own, **given), address, own / "program", 1e-5, learners=2)
+
+
+def test_a_league_ends_with_the_adapters_of_one_process(own, address):
+    short = {"learning__steps": "3", "collection__games_per_step": "24", "evaluation__every": "0"}
+    here, there = both_ways(configure(own / "model", **LEAGUE | short), address, own / "league", 1e-5)
+    assert (here / "standings.jsonl").read_bytes() == (there / "standings.jsonl").read_bytes()

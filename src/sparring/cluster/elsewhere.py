@@ -6,11 +6,12 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
@@ -27,6 +28,8 @@ from sparring.learn.gguf.file import SUFFIX
 from sparring.learn.model_cache import cache_directory
 from sparring.learn.model_files import model_copy_files
 from sparring.run.run_layout import GIVEN
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -133,11 +136,17 @@ async def copy_here(files: Any, place: str, listing: Listing, name: str) -> Path
     return copy
 
 
+def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what ``work`` returns, in a thread of its own: an event loop of this one may be running."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 def read_own_copies(command: CommandHost) -> None:
     """Let this process read copies of the user's own files, if it does not see the command's."""
     files = command.files_if_elsewhere()
     if files is not None:
-        read_copies(asyncio.run(_own_copies(files)))
+        read_copies(wait_for(_own_copies(files)))
 
 
 async def _own_copies(files: Any) -> Path:

@@ -5,7 +5,6 @@ is always valid: when the group breaks, Ray restarts the processes that died, al
 and the update is repeated if rank 0 has not made it.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from sparring.cluster.elsewhere import CommandHost, own_scratch, read_own_copies, with_copies
+from sparring.cluster.elsewhere import CommandHost, own_scratch, read_own_copies, wait_for, with_copies
 from sparring.cluster.engines.host import say_nothing
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.collection.serialization import PackedRecords
@@ -54,7 +53,7 @@ def learners_from_config(
     files = None if command is None else command.files_if_elsewhere()
     if command is not None and files is not None:
         read_own_copies(command)
-        config = asyncio.run(with_copies(files, config, own_scratch()))
+        config = wait_for(with_copies(files, config, own_scratch()))
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
     model = build_policy(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparring.cluster.elsewhere import errors_of_files
+from sparring.cluster.elsewhere import errors_of_files, wait_for
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.transfer import send, take
 from sparring.core import InputError
@@ -103,14 +103,14 @@ class MirroredLearner:
         self._mirror = mirror
         self._one_call = asyncio.Lock()
         with errors_of_files():
-            self._notice = asyncio.run(mirror.begin())
+            self._notice = wait_for(mirror.begin())
         try:
             self._service = build(mirror.path)
         except InputError as error:
             problem = error.problem.replace(str(mirror.path), str(mirror.run))
             raise InputError(error.field, problem, error.fix) from error
         with errors_of_files():
-            asyncio.run(mirror.push())
+            wait_for(mirror.push())
 
     async def saved(self) -> Saved:
         """See :meth:`LearnerService.saved`."""

@@ -1,6 +1,7 @@
 """Engines of a cluster outside a run: for a server, and for games and measures with given adapters."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,7 @@ from sparring.cluster.job_workers import ClusterWorkers
 from sparring.cluster.placement import Placed, Placement, Sharing, beside_command
 from sparring.cluster.view import NAMESPACE
 from sparring.config import Config
+from sparring.config.facts import MODEL
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import InferenceClient, InputError, Messages, SparringError
@@ -137,7 +139,9 @@ async def started_engines(
         InputError: the model cannot be loaded.
         SparringError: the engines cannot start.
     """
-    files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote(engine.model.name)
+    name = MODEL.with_file(engine.model.name, os.path.abspath)
+    engine = replace(engine, model=engine.model.model_copy(update={"name": name}))
+    files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote(name)
     engines = start_engines(config, engine, placement, None, command_host(config.ray, namespace))
     actors = {COMMAND_FILES: files} | engines
     health = Health(actors, config.ray.patience, head, engines)
