@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ray.exceptions import RayError
 
 from sparring.cluster.adapters import AdapterCache
-from sparring.cluster.calls import Handle, Named, error_of, found
+from sparring.cluster.calls import RETRY_SECONDS, Handle, Named, error_of, found
 from sparring.cluster.command_files import MODEL, OWN
 from sparring.cluster.transfer import Listing, listing_of_known, take
 from sparring.config import Config
@@ -131,9 +131,18 @@ async def copy_here(files: Any, place: str, listing: Listing, name: str) -> Path
     copy = cache_directory() / "copies" / f"{name}-{key}"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{copy}.lock").open("w") as file:
-        await asyncio.to_thread(lock, file.fileno(), wait=True)
+        while not _locked(file.fileno()):
+            await asyncio.sleep(RETRY_SECONDS)
         await take(files, place, copy)
     return copy
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        lock(descriptor, wait=False)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
