@@ -1,7 +1,9 @@
 """Runs on two nodes, of which one may open no file of the command."""
 
 import os
+import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from conftest import ACTORS_HAVE
 from game_runs import configure, quiet
 from league_runs import LEAGUE
 from program_runs import configure as configure_program
+from ray_accounts import problems_of
+from ray_faults import QUIET, Faults, pid_of
 from seat_runs import SIDES
 from sparring.cluster.run import train
 from sparring.config import Config
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.slow
 BLIND = '''
 """Let this process open, list, make and delete nothing below a directory."""
 import os
+import random
 import sys
 
 HIDDEN = os.environ["HIDDEN"]
@@ -149,3 +154,28 @@ def test_a_league_ends_with_the_adapters_of_one_process(own, address):
     short = {"learning__steps": "3", "collection__games_per_step": "24", "evaluation__every": "0"}
     here, there = both_ways(configure(own / "model", **LEAGUE | short), address, own / "league", 1e-5)
     assert (here / "standings.jsonl").read_bytes() == (there / "standings.jsonl").read_bytes()
+
+
+def test_a_run_ends_as_an_undisturbed_one_although_learner_files_and_command_are_killed(own, address):
+    ray.init(address=address, **QUIET)
+    try:
+        faults = Faults(own / "faults", own / "model", random.Random(0), address=address)
+        short = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--run.save_every=2")
+        whole, cut = faults.train(0, *short, updates=8), faults.train(0, *short, updates=8)
+        said = whole.end()
+        assert whole.process.returncode == 0, said
+        for saved, victims in ((1, ["Learner"]), (2, ["CommandFiles"]), (4, ["CommandFiles", "Learner"])):
+            assert cut.wait_until(lambda saved=saved: cut.saved() >= saved)
+            for name in victims:
+                os.kill(pid_of(cut, name), signal.SIGKILL)
+        assert cut.wait_until(lambda: cut.saved() >= 6)
+        cut.process.kill()
+        cut.end()
+        cut = faults.resume(cut.directory)
+        said = cut.end()
+        assert cut.process.returncode == 0, said
+        assert problems_of(cut.directory) == []
+        assert same(whole.directory, cut.directory, 0.0)
+    finally:
+        faults.end_commands()
+        ray.shutdown()
