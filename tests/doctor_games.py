@@ -79,18 +79,22 @@ class Lowest(Words):
 
 
 class Raises(Environment):
-    """The second word is too much for it."""
+    """A step of it fails on every move; it does not list any."""
+
+    async def reset(self, seed):
+        return Situation({0: "Your word:"})
+
+    async def step(self, answers):
+        raise LookupError(WORDS)
+
+    def rules(self, player):
+        return f"Say one of {', '.join(WORDS)}."
+
+
+class Broken(Raises):
+    """Fails on moves that it has listed."""
 
     lists_moves = True
 
     async def reset(self, seed):
-        self.said = {}
         return Situation({0: "Your word:"}, {0: WORDS})
-
-    async def step(self, answers):
-        place = WORDS.index(self.said.get(0, answers.get(0)))
-        self.said |= answers
-        return Situation({1: "Your word:"}, {1: WORDS} if len(self.said) == 1 else {place: self.said[2]})
-
-    def rules(self, player):
-        return f"Say one of {', '.join(WORDS)}."

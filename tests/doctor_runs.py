@@ -139,6 +139,11 @@ FAULTS = [
     Fault(
         "a game that raises", ("game raises",), lambda lab: lab.game("raises", "Raises", learning__steps="4")
     ),
+    Fault(
+        "a game that raises on a move that it lists",
+        ("stopped",),
+        lambda lab: lab.game("broken", "Broken", learning__steps="4", evaluation__opponents="[]"),
+    ),
     Fault("all games are draws", ("alike/",), lambda lab: lab.game("draws", "Draw", learning__steps="10")),
     Fault(
         "only the form of answers is rewarded, in a program",

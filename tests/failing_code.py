@@ -275,6 +275,13 @@ class Count(Game):
         return {winner: 1.0, 1 - winner: -1.0}
 
 
+class Unlisted(Count):
+    """Does not list the moves."""
+
+    def legal_actions(self):
+        return None
+
+
 POSSIBLE = {
     "get_extras": (
         "keys that are numbers",

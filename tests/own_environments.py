@@ -107,6 +107,16 @@ class Walk(Session):
         return Situation({0: text}, {0: ["left", "right"]}, {0: reward})
 
 
+class Free(Walk):
+    """Does not list the moves."""
+
+    lists_moves = False
+
+    def ask(self, reward):
+        now = super().ask(reward)
+        return Situation(now.observations, rewards=now.rewards, ends=now.ends)
+
+
 class Wages(Session):
     """Anyone acts at any time, alone or at once, and anyone may be paid for it; the seed decides."""
 

@@ -161,6 +161,52 @@ def test_what_only_the_command_or_the_games_can_tell_is_a_problem_too(words, fie
     assert found["fix"]
 
 
+SEVERAL = """
+[[envs]]
+id = "no_such_game"
+[[envs]]
+id = "kuhn_poker"
+template = "mine.py:Absent"
+[[evaluation.envs]]
+id = "absent.py:Game"
+[[evaluation.tasks]]
+name = "absent.jsonl"
+[start]
+default = "no-such-run"
+[frozen]
+old = "no-older-run"
+[[rewards.step]]
+path = "mine.py:Nothing"
+[[rewards.sampling]]
+path = "mine.py:None"
+"""
+
+
+def test_every_game_and_file_that_is_wrong_is_a_problem(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("None_ = 1")
+    (tmp_path / "several.toml").write_text(SEVERAL)
+    found = problems(capsys, "several.toml")
+    named = {one["field"] for one in found}
+    assert len(found) == len(named)
+    assert named == {
+        *("envs.0.id", "envs.1.template", "evaluation.envs.0.id", "evaluation.tasks.0.name", "start.default"),
+        *("frozen.old", "rewards.step.0.path", "rewards.sampling.0.path"),
+    }
+    main(["train", "several.toml", "--validate"])
+    assert len(capsys.readouterr().err.splitlines()) == len(found)
+
+
+def test_a_programs_file_and_an_adapter_that_are_wrong_are_two_problems(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program = '[program]\ntype = "questions"\nquestions = "absent.jsonl"\n[start]\ndefault = "no-such-run"\n'
+    (tmp_path / "asked.toml").write_text(program)
+    found = [one["field"] for one in problems(capsys, "asked.toml")]
+    assert len(found) == 2
+    assert found[0].startswith("program")
+    assert found[1] == "start.default"
+
+
 def test_neither_this_nor_the_schema_loads_torch():
     assert loaded_by("train kuhn --validate", "config schema", heavy=["torch", "ray"]) == []
 

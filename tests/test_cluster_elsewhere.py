@@ -94,14 +94,19 @@ def same(one: Path, other: Path, rounding: float) -> bool:
 
 
 OWN = """
-from sparring.envs.templates import get_template
+from own_words import words
 from sparring.learn.algorithms import Reinforce
-
-words = get_template("fewshot-chat")
 
 
 class Louder(Reinforce):
     pass
+"""
+
+
+WORDS = """
+from sparring.envs.templates import get_template
+
+words = get_template("fewshot-chat")
 """
 
 
@@ -110,6 +115,7 @@ def own(hidden, model) -> Path:
     """A user's own model, template and loss."""
     shutil.copytree(model, hidden / "model")
     (hidden / "own.py").write_text(OWN)
+    (hidden / "own_words.py").write_text(WORDS)
     return hidden
 
 

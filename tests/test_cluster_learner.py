@@ -24,7 +24,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE
 from sparring.core.files import Epoch
 from sparring.core.manifest import seal
-from sparring.core.own_code import OWN_MODULE
+from sparring.core.own_modules import OWN_MODULE
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.learner import Learner

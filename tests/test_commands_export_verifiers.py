@@ -4,6 +4,7 @@ import ast
 import json
 import shutil
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,30 @@ def test_the_judge_of_a_debate_is_an_agent_that_writes_its_verdict(tmp_path):
     assert not load_config(str(tmp_path / "debated" / "debated" / "config.toml"), {}).program.judge_by_score
 
 
+@pytest.mark.parametrize("name", ["kuhn", "runs/kuhn", "own"])
+def test_a_run_wins_over_a_preset_of_its_name_as_for_other_commands(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / Path(name).name
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text('[[envs]]\nid = "leduc_poker"\n')
+    export_verifiers(name, tmp_path / "exported")
+    assert load_config(str(tmp_path / "exported" / "exported" / "config.toml"), {}).play.names == [
+        "leduc_poker"
+    ]
+
+
+@pytest.mark.parametrize("name", ["kuhn", "own.toml", "own"])
+def test_a_directory_that_is_no_run_hides_neither_a_preset_nor_a_configuration(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / name).mkdir(parents=True)
+    if name != "kuhn":
+        (tmp_path / name).write_text('[[envs]]\nid = "kuhn_poker"\n')
+    export_verifiers(name, tmp_path / "exported")
+    assert load_config(str(tmp_path / "exported" / "exported" / "config.toml"), {}).play.names == [
+        "kuhn_poker"
+    ]
+
+
 QUESTIONS = """
 import json
 from pathlib import Path
@@ -89,6 +114,26 @@ def test_a_package_has_the_files_of_a_configuration_and_none_of_their_paths(name
     assert len(arena.task.questions) == 4
     assert arena.task.score(0, arena.task.questions[0].answer) == 1
     assert arena.settings.questions.label == name.rpartition(":")[2].rpartition("/")[2]
+
+
+def test_a_package_has_the_modules_beside_a_file_that_it_imports(tmp_path):
+    here = tmp_path / "here"
+    (here / "rules" / "of").mkdir(parents=True)
+    (here / "rules" / "__init__.py").write_text("from rules.of.sums import total\n")
+    (here / "rules" / "of" / "sums.py").write_text("def total(number): return str(number + 1)\n")
+    (here / "never_imported.py").write_text("")
+    (here / "own.py").write_text(
+        f"from rules import total\n{QUESTIONS}".replace("str(number + 1)", "total(number)")
+    )
+    table = '[program]\ntype = "questions"\nquestions = "own.py:asked"\nscore = "own.py:score"\n'
+    (here / "own.toml").write_text(table)
+    export_verifiers(str(here / "own.toml"), tmp_path / "asked")
+    shutil.rmtree(here)
+    module = tmp_path / "asked" / "asked"
+    copied = {str(one.relative_to(module / "files" / "0")) for one in module.rglob("files/**/*.py")}
+    assert copied == {"own.py", "rules/__init__.py", "rules/of/sums.py"}
+    arena = build_program(load_config(str(module / "config.toml"), {}))
+    assert [one.answer for one in arena.task.questions] == ["1", "2", "3", "4"]
 
 
 ASKED = 'type = "questions"\nquestions = "own.py:read"\n'

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hostile_text import ACTS_ON_A_TERMINAL
-from sparring.commands.persons_games import ModelPlayer, PersonsGames
+from sparring.commands.persons_games import ModelPlayer, PersonsGames, outcome_text, verdict_of
 from sparring.commands.play import play_games
 from sparring.core import CallSettings, MockInferenceClient
 from sparring.envs.catalog import make_game
@@ -45,6 +45,33 @@ def test_the_person_is_called_you_and_the_model_by_its_seat(monkeypatch):
     assert "you have seat 1 of 2" in said
     assert "you won (you +2, player 0 -2)" in said
     assert "player 1" not in said
+
+
+@pytest.mark.parametrize(
+    ("rewards", "verdicts"),
+    [
+        ([1, -1], ["won", "lost"]),
+        ([3, 5], ["lost", "won"]),
+        ([2, 2, 2], ["drew", "drew", "drew"]),
+        ([0, -1, 0], ["shared first place", "came last", "shared first place"]),
+        ([5, 3, 3], ["won", "shared last place", "shared last place"]),
+        ([1, 4, 2, 3], ["came last", "won", "came 3rd", "came 2nd"]),
+        ([9, 2, 2, 1], ["won", "shared 2nd place", "shared 2nd place", "came last"]),
+    ],
+)
+def test_a_game_is_drawn_only_if_all_earn_the_same_and_of_several_the_place_is_said(rewards, verdicts):
+    earned = {pid: float(reward) for pid, reward in enumerate(rewards)}
+    assert [verdict_of(earned, pid) for pid in earned] == verdicts
+    for pid, verdict in enumerate(verdicts):
+        said, each = outcome_text(earned, pid)
+        assert said == f"you {verdict}"
+        assert each.startswith(f"you {rewards[pid]:+g}, player ")
+
+
+def test_the_places_of_a_game_of_three_are_counted(monkeypatch):
+    said = played("", monkeypatch, seat=2, env_id="kuhn_poker(players=3)")
+    assert "you shared first place (you +1, player 0 -2, player 1 +1)" in said
+    assert said.endswith("you: 0 won, 0 drawn, 0 lost, 1 shared first place\n")
 
 
 def test_an_abandoned_game_is_not_counted(monkeypatch):

@@ -10,7 +10,7 @@ from program_runs import configure, run
 from report_pages import Page
 from sparring.cli.main import main
 from sparring.commands.side_by_side import SideBySide, side_by_side, side_by_side_html
-from sparring.core import Rollout, Step
+from sparring.core import GenerateResult, Rollout, Step
 from sparring.evaluation.match import Progress, SeatedGame
 from tiny_models import roomy_model
 
@@ -93,6 +93,30 @@ def test_a_game_that_failed_hides_no_difference_between_the_others():
     html = side_by_side_html(SideBySide("talk", ["a", "b", "c"], ("A",), [games], "", 0))
     assert html.count("plays otherwise from here") == 2
     assert "the engine is gone" in html
+
+
+def saying(*words, children=()):
+    steps = [Step("A", [], [{"role": "assistant", "content": word}]) for word in words]
+    return GenerateResult(Rollout(episode_type="talk", steps=steps), [*children])
+
+
+def test_the_episodes_that_an_episode_has_started_stand_beside_each_other_too():
+    games = [
+        SeatedGame([1.0], None, asked.rollout, asked.children)
+        for asked in (
+            saying("riddle-1", children=[saying("hint-2", children=[saying(last)]), saying("guess-3")])
+            for last in ("yes", "no")
+        )
+    ]
+    page = Page(side_by_side_html(SideBySide("talk", ["a", "b"], ("A",), [games], "", 0)))
+    text = " ".join(page.text)
+    first, second = text.split("plays otherwise from here")[1:]
+    told = text.partition("plays otherwise from here")[0]
+    assert "riddle-1" in told
+    assert "hint-2" in told
+    assert "guess-3" not in told
+    assert "guess-3" in first
+    assert "guess-3" in second
 
 
 @pytest.mark.slow

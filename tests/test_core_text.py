@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -13,7 +13,7 @@ from sparring.cli import main as command_line
 from sparring.commands.tables import results_table
 from sparring.core import InputError, Rollout, VerboseLogger
 from sparring.core.confidence_intervals import wilson_interval
-from sparring.core.text import file_part, one_line, printable, speech
+from sparring.core.text import file_part, one_line, own_file_part, printable, speech
 from sparring.evaluation.results import MeasureResult
 from sparring.population.standings import Standing
 from sparring.run.progress import RunProgress, print_ending, print_stopped
@@ -202,3 +202,18 @@ def test_a_part_of_a_files_name_is_short_and_safe_and_long_names_stay_apart(one,
     assert re.fullmatch(r"[A-Za-z0-9._-]{0,109}", part)
     if one != other and len(part) > 100:
         assert part != file_part(other)
+
+
+NAMES = st.text("ab-_. :/@,(){}", max_size=6) | st.text(max_size=400)
+
+
+@given(NAMES, NAMES)
+@example("a b", "a-b")
+@example("Maze(size=5)", "Maze(size,5)")
+@example("a" * 100, "a" * 101)
+def test_two_names_have_two_files(one, other):
+    part = own_file_part(one)
+    assert re.fullmatch(r"[A-Za-z0-9._-]{0,109}", part)
+    assert (part == own_file_part(other)) is (one == other)
+    if re.fullmatch(r"[A-Za-z0-9._-]{0,100}", one):
+        assert part == one

@@ -68,6 +68,25 @@ def test_wrong_rewards_of_a_game_are_said_as_they_are(rewards, said, tmp_path):
         rehearsed(tmp_path, f"def _own_rewards(self): return {rewards}")
 
 
+@pytest.mark.parametrize("moves", ["1111", "1112", "112", "121", "22"])
+def test_a_game_that_fails_only_after_some_moves_is_found(moves, tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "MORE_SECONDS", 60.0)
+    method = f"""def apply(self, action):
+        self.said = getattr(self, "said", "") + action
+        if self.said == {moves!r}:
+            raise ValueError("only now")
+        return super().apply(action)"""
+    with pytest.raises(InputError, match="only now"):
+        rehearsed(tmp_path, method)
+
+
+def test_a_slow_game_of_ones_own_is_played_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "MORE_SECONDS", -1.0)
+    rehearsed(tmp_path, "def apply(self, action): return super().apply(action)")
+    found = rehearse(load_config(str(tmp_path / "mine.toml"), {})).found
+    assert [line.partition(" of ")[0] for line in found] == ["one episode"]
+
+
 UNTOUCHED = ("outcomes",)
 NEEDED = [("score", "returns None")]
 """What is possible, but leaves roles without a reward."""

@@ -176,12 +176,21 @@ async def test_a_session_whose_environment_fails_is_closed(fails, recwarn):
 
 
 async def test_a_move_on_which_an_environment_fails_is_its_players_invalid_move():
-    rollout = await play(episode("Walk", 1, fails="step bug"), saying("right"), (POLICY,))
+    rollout = await play(episode("Free", 1, fails="step bug"), saying("right"), (POLICY,))
     assert (rollout.extras["raised"], rollout.rewards) == ("KeyError", {"player_0": 5.0})
+    assert "in own_environments.py, line " in rollout.extras["game_info"][0]["reason"]
+
+
+async def test_an_environment_that_fails_on_a_move_that_it_has_listed_has_failed_the_game():
+    playing, arena = episode("Walk", 1, fails="step bug"), saying("right")
+    arena.add_episode("walk", playing)
+    result = await arena.try_episode("walk", PlaySpec("walk", 1, (POLICY,), 0))
+    assert result.rollout.error_type == "KeyError"
+    assert "in own_environments.py, line " in result.rollout.error
 
 
 async def test_a_session_that_raised_on_a_move_plays_no_other_game():
-    playing, arena = episode("Walk", 1, fails="step bug"), saying("right")
+    playing, arena = episode("Free", 1, fails="step bug"), saying("right")
     result = await play_match(arena, playing, model="default", opponent=None, games=6, seed=0, concurrency=2)
     assert result.games == 6
     assert counts["step failed"] == 1

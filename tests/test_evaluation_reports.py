@@ -1,4 +1,5 @@
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -95,8 +96,14 @@ async def test_an_evaluation_replaces_that_of_the_same_name_and_leaves_nothing_e
 
 def test_names_that_no_file_can_have_are_changed(tmp_path):
     path = write_evaluation(tmp_path, 1, "kuhn_poker(players=3)/Qwen/Qwen3-0.6B", match_of(1, 1))
-    assert path.name == "step-000001-kuhn_poker-players-3-Qwen-Qwen3-0.6B.json"
+    assert re.fullmatch(r"step-000001-kuhn_poker-players-3-Qwen-Qwen3-0\.6B-[0-9a-f]{8}\.json", path.name)
     assert path.parent == tmp_path
+
+
+def test_games_whose_names_differ_in_special_characters_only_have_a_file_each(tmp_path):
+    names = ["Maze(size=5)-random", "Maze(size,5)-random", "Maze-size-5--random", "Maze size 5 -random"]
+    paths = [write_evaluation(tmp_path, 1, name, match_of(1, 1)) for name in names]
+    assert len({*paths}) == len(names)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,14 @@ async def test_nash_conv_of_a_policy_that_cannot_be_played_is_marked():
     assert "Mass on legal moves 0.0100" in text
     assert "it loses by invalid moves" in text
     assert "cannot be played" not in text_of(results_table([await measure(uniform)]))
+
+
+async def test_legal_answers_that_are_likely_and_games_that_invalid_moves_end_are_explained():
+    invalid, exact = match_of(0, 0), await measure(uniform)
+    invalid.add(GameRecord(0, -2.0, "loss", "model", False, 1, 1))
+    assert "where a chat template may open a thought" in text_of(results_table([exact, invalid]))
+    for results in ([exact], [invalid], [exact, match_of(1, 1)]):
+        assert "a thought" not in text_of(results_table(results))
 
 
 async def test_a_long_id_leaves_room_for_the_figures():

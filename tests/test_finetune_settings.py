@@ -162,3 +162,57 @@ async def test_a_run_behind_an_api_says_where_its_models_are(runs, capsys):
         said = capsys.readouterr().err
         assert "its models are at the API that trained them, not in the run" in said
         assert "Traceback" not in said
+
+
+APIS = {
+    "Tinker's API": ["--finetune.provider.type", "tinker"],
+    "api.openai.com": ["--finetune.provider.base_url", "https://api.openai.com/v1"],
+}
+NOT_OFFERED = {
+    "--inference.max_reasoning": "5",
+    "--roles.prover.max_reasoning": "5",
+    "--roles.verifier.test_sampling.min_p": "0.1",
+    "--roles.verifier.test_sampling.repetition_penalty": "1.2",
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("field", NOT_OFFERED)
+def test_what_an_api_does_not_offer_is_refused_before_anything_is_played(
+    field, api, runs, monkeypatch, capsys
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key")
+    words = ["finetune", "nip", *APIS[api], "--finetune.agents._default.model_name", "Qwen/Qwen3-8B"]
+    for dry in (["--dry-run"], []):
+        assert main([*words, field, NOT_OFFERED[field], *dry]) == 2
+        error = capsys.readouterr().err
+        written = field[2:] if "sampling" not in field else field[2:].rpartition(".")[0]
+        assert error.startswith(f"error: {written}: ")
+        assert api in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("provider", ["local", "tinker"])
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("n_epochs", "0", "n_epochs: give a number from 1 to 1000, or auto"),
+        ("batch_size", "many", "batch_size: "),
+        ("supervised.learning_rate_multiplier", "0", "learning_rate_multiplier: give a number above 0"),
+        ("rnk", "3", "rnk: "),
+    ],
+)
+def test_a_job_that_no_provider_makes_is_refused_before_anything_is_played(
+    field, value, problem, provider, runs, capsys
+):
+    words = ["finetune", "nip", "--dry-run", "--finetune.provider.type", provider]
+    words += ["--finetune.agents._default.model_name", {"local": "base", "tinker": "Qwen/Qwen3-8B"}[provider]]
+    assert main([*words, f"--finetune.agents._default.hyperparameters.{field}", value]) == 2
+    assert f"finetune.agents.prover.hyperparameters: {problem}" in capsys.readouterr().err
+
+
+def test_only_the_methods_of_jobs_that_are_made_are_checked(runs, capsys):
+    words = ["finetune", "nip", "--dry-run", "--finetune.provider.type", "local"]
+    words += ["--finetune.agents._default.hyperparameters.dpo.n_epochs", "0"]
+    assert main(words) == 0
+    assert main([*words, "--finetune.trainer", "pure_text_malt"]) == 2

@@ -5,11 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from google.protobuf import descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.core import InputError
+from sparring.core.manifest import sealed, unsealed
 from sparring.finetune.tinker import samplers, training_model
 from sparring.finetune.tinker import service as service_module
 from sparring.finetune.tinker.protobuf import as_double, field, fields
@@ -17,6 +19,7 @@ from sparring.finetune.tinker.store import Store
 from training_client import (
     Client,
     Model,
+    base_policy,
     datum,
     drawn_of,
     floats,
@@ -371,3 +374,21 @@ def test_fields_are_those_of_protobuf(text, content, number, double):
 def test_a_broken_message_raises_a_value_error(content):
     with contextlib.suppress(ValueError):
         assert all(number >= 0 for number, _ in fields(content))
+
+
+def test_models_are_not_trained_on_in_another_type_than_they_began_in(tmp_path):
+    with serving(tmp_path) as client:
+        model = Client(client.live).create()
+        model.gradients(texts())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    fix = r"Write --dtype float32, or name another directory$"
+    refused = pytest.raises(InputError, match=rf"^--dtype: .* train in float32, this is bfloat16\. {fix}")
+    with refused, serving(tmp_path, base_policy(torch.bfloat16)):
+        pass
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    record = next(tmp_path.glob("models/*/model.json"))
+    older = unsealed(record.read_bytes())
+    del older["dtype"]
+    record.write_bytes(sealed(older))
+    with serving(tmp_path, base_policy(torch.bfloat16)) as client:
+        assert isinstance(Model(client, model.id, 1).gradients(texts()), float)

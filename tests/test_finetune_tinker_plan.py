@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparring.finetune.tinker_plan import TinkerHyperparameters, TinkerPlan
+from sparring.finetune.jobs.schema import TinkerHyperparameters
+from sparring.finetune.tinker_plan import TinkerPlan
 from sparring.learn.fine_tuning.examples import Renderer, WrongLine
 from sparring.learn.model_files import load_chat_tokens
 from tiny_models import tiny_model

@@ -38,6 +38,7 @@ from sparring.envs.templates import get_template
 from text_and_rewards import build_run
 from tiny_models import tiny_model
 
+RANDOM = AgentSpec("script", "random")
 WAYS = [*ERRORS, *(f"returns {value}" for value in VALUES)]
 
 
@@ -78,41 +79,46 @@ def test_a_method_of_the_arena_that_fails_ends_the_run_in_one_line(method, way, 
     assert run.serving.closed or method == "startup"
 
 
-def game_in_which(method: str, way: str, directory: Path) -> str:
+def game_in_which(method: str, way: str, directory: Path, kind: str = "Count") -> str:
     """Return the id of a game of which one method fails."""
     file = directory / "game.py"
-    source = f"from failing_code import Count, overriding\n\nFails = overriding(Count, {method!r}, {way!r})\n"
-    file.write_text(source)
+    made = f"overriding({kind}, {method!r}, {way!r})"
+    file.write_text(f"from failing_code import {kind}, overriding\n\nFails = {made}\n")
     return f"{file}:Fails"
 
 
-def played(env_id: str, answer: str) -> Rollout:
-    """Play a game against a script that makes legal moves."""
+def played(env_id: str, answer: str, other: AgentSpec = RANDOM) -> Rollout:
+    """Play a game, by default against a script that makes legal moves."""
     arena = Arena(MockInferenceClient([answer]), retries=0)
     arena.add_role(Role("player_0"))
     arena.add_episode("Count", GameEpisode(env_id, 2, get_template("fewshot-chat")))
-    spec = PlaySpec(env_id, 2, (AgentSpec("policy"), AgentSpec("script", "random")), 3)
+    spec = PlaySpec(env_id, 2, (AgentSpec("policy"), other), 3)
     (result,) = asyncio.run(arena.generate_rollouts([EpisodeRequest("Count", spec)]))
     return result.rollout
 
 
 @pytest.mark.parametrize(("method", "way"), one_of_each(GAME_METHODS, WAYS))
-def test_a_method_of_a_game_that_fails_costs_the_game_or_the_move(method, way, tmp_path):
+def test_a_method_of_a_game_that_fails_costs_the_game(method, way, tmp_path):
     if is_possible(method, way):
         return
     rollout = played(game_in_which(method, way, tmp_path), "three" if method in BY_ILLEGAL_MOVES else "1")
-    if rollout.error is None:
-        assert method == "apply", "no other error is the fault of who moved"
-        assert not way.startswith("returns "), "an answer of the wrong type is the game's fault"
-        info = rollout.extras["game_info"][rollout.extras["invalid_pid"]]
-        assert rollout.extras["raised"] == info["raised"]
-        assert "the game failed on the move: " in info["reason"]
-    else:
-        also = {"_own_info": "game_info"} | dict.fromkeys(
-            ("_own_rewards", "_invalid_rewards"), "gave no reward"
-        )
-        assert method in rollout.error or also[method] in rollout.error
-        assert rollout.error.isprintable()
+    also = {"_own_info": "game_info"} | dict.fromkeys(("_own_rewards", "_invalid_rewards"), "gave no reward")
+    assert method in rollout.error or also[method] in rollout.error
+    assert rollout.error.isprintable()
+    RolloutLog(tmp_path).write(1, [rollout])
+
+
+@pytest.mark.parametrize("way", ERRORS)
+def test_only_a_game_that_lists_no_moves_may_raise_to_refuse_one(way, tmp_path):
+    assert "apply" in played(game_in_which("apply", way, tmp_path), "1").error
+    (tmp_path / "unlisted").mkdir()
+    tmp_path /= "unlisted"
+    env_id = game_in_which("apply", way, tmp_path, "Unlisted")
+    rollout = played(env_id, "1", AgentSpec("model", "other"))
+    info = rollout.extras["game_info"][0]
+    assert rollout.extras["raised"] == info["raised"]
+    assert info["reason"].startswith("the game failed on the move: ")
+    assert rollout.rewards == {"player_0": -1.0}
     RolloutLog(tmp_path).write(1, [rollout])
 
 

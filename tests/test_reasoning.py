@@ -13,6 +13,7 @@ from engine_requests import make_engine
 from game_runs import configure
 from live_server import TOKEN, engine_over, running
 from proof_scripts import CLAIM, agent_of, make
+from sparring.cli.main import main
 from sparring.config.loading import load_config
 from sparring.config.play import EnvSettings
 from sparring.config.programs import DebateSettings, ProposerSolverSettings
@@ -477,6 +478,25 @@ def test_a_dry_run_names_an_option_that_the_template_does_not_have():
     config = configure(tiny_model("llama"), **{"model.template_options.enable_thinking": "false"})
     with pytest.raises(InputError, match="has no option enable_thinking"):
         dry_run_of(config)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval MODEL --env kuhn_poker --games 2",
+        pytest.param("sft talks.jsonl out --model MODEL", marks=pytest.mark.slow),
+    ],
+)
+def test_commands_on_a_model_take_the_options_of_its_template(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    talk = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]
+    (tmp_path / "talks.jsonl").write_text(f"{json.dumps({'messages': talk})}\n" * 10)
+    words = command.replace("MODEL", str(tiny_model("llama"))).split()
+    capsys.readouterr()  # the model may have been made now
+    assert main([*words, "--template-options", "{enable_thinking = false}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --template-options: the chat template of ")
+    assert "has no option enable_thinking" in line
 
 
 @pytest.mark.parametrize(

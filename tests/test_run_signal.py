@@ -103,7 +103,15 @@ def test_a_run_with_a_critic_does_not_warn_of_rewards_of_0(model, tmp_path):
         ({"learner/grad_norm": 0.0}, "the gradient is 0"),
         ({"learner/hider/grad_norm": 0.0}, "the gradient of hider is 0"),
         ({"answers/cut_share/Solver": 0.75}, "75% of the answers of Solver are cut at the token limit"),
+        (
+            {"answers/endless_reasoning_share/Solver": 0.75, "answers/cut_share/Solver": 0.25},
+            "75% of the answers of Solver are thoughts without an end, which say nothing",
+        ),
         ({"program/equal_group_share": 0.5}, "50% of the groups have equal rewards"),
+        (
+            {"accounts/started": 4, "accounts/raised NameError": 3},
+            "75% of the games ended because the game raised an error on a move, mostly NameError",
+        ),
         ({"program/rewarded_without_step/Judge": 3.0}, "Judge gets rewards but has no step"),
     ],
 )

@@ -159,6 +159,8 @@ def test_compare_lists_the_accuracies(asked, tmp_path):
 
 def test_a_resumed_run_asks_again_and_ends_with_the_same_answers(asked, tmp_path):
     path = shutil.copytree(asked[0], tmp_path / "run")
+    older = path / "tasks" / "step-000000-as-an-older-version-called-it.json"
+    (path / "tasks" / "step-000000-arithmetic.json").rename(older)
     before = {name: (path / "tasks" / name).read_bytes() for name in names(path) if name.endswith(".json")}
     later = path / "tasks" / "step-000009-arithmetic.json"
     shutil.copy(path / "tasks" / "step-000004-arithmetic.json", later)

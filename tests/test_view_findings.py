@@ -3,9 +3,12 @@
 import json
 import re
 import shutil
+import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from doc_pages import DOCS
 from doctor_runs import FAULTS, HEALTHY, Lab
@@ -18,7 +21,15 @@ from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS
 from sparring.config.fields import config_fields
 from sparring.config.validation import validated
 from sparring.evaluation.results import MeasureResult, write_evaluation
-from sparring.finetune.run_files import INSUFFICIENT_DATA_JOB, JobState, RunFiles, State, write_json
+from sparring.finetune.run_files import (
+    INSUFFICIENT_DATA_JOB,
+    GroupState,
+    JobState,
+    RunFiles,
+    Stage,
+    State,
+    write_json,
+)
 from sparring.run.run_layout import PSRO_FILE
 from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
@@ -134,13 +145,45 @@ def test_damaged_files_are_named_and_the_rest_is_diagnosed(wrong, tmp_path):
     assert "no advantage" in causes_in(run)
 
 
+FULL = tomllib.loads(dump_config(load_config("kuhn", {})))
+OTHERS: tuple[object, ...] = (7, "7", [7], {"7": 7}, [{"id": 7, "options": {"since": date(2026, 1, 1)}}])
+FOREIGN = {
+    "no TOML": b"[",
+    "no text": b"\xff\xfe\x00",
+    "too large": b"#" * 1_000_000,
+    "of another program": b'[package]\nname = "kuhn"\n',
+    "half of one": b"seed = 1\n",
+    **{
+        f"{name} is {other}": tomli_w.dumps(FULL | {name: other}).encode()
+        for name in ("seed", "envs", "model", "learning", "evaluation", "program", "finetune")
+        for other in OTHERS
+        if (name, other) != ("seed", 7)
+    },
+}
+
+
+@pytest.mark.parametrize("of_jobs", [False, True])
+def test_a_damaged_or_foreign_configuration_is_named_with_what_is_wrong_with_it(of_jobs, tmp_path, capsys):
+    tuned(tmp_path) if of_jobs else run_of(tmp_path, [{INVALID: 1.0}] * 10)
+    for kind, content in FOREIGN.items():
+        (tmp_path / "config.toml").write_bytes(content)
+        found = {one.cause: one.text for one in found_in(tmp_path)}
+        assert re.search(r"left out here: config\.toml \(.+\)$", found["damaged files"]), kind
+        assert of_jobs or "invalid moves/kuhn_poker" in found, kind
+    assert main(["doctor", str(tmp_path)]) == 3
+    assert "config.toml (" in capsys.readouterr().out
+
+
 def test_a_run_without_an_update_has_nothing_to_say(tmp_path, capsys):
-    (tmp_path / "config.toml").write_text("seed = 1\n")
+    (tmp_path / "config.toml").write_text(dump_config(load_config("kuhn", {})))
     assert main(["doctor", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path.name}: no update yet, so there is nothing to say\n"
 
 
-def run_of(place: Path, lines: list[dict[str, float]], config: str = "seed = 1\n") -> Path:
+GAMES = '[[envs]]\nid = "kuhn_poker"\n'
+
+
+def run_of(place: Path, lines: list[dict[str, float]], config: str = GAMES) -> Path:
     """Write a run with these metrics, an update each."""
     (place / "config.toml").write_text(config)
     metrics = "".join(json.dumps({"step": n, **line}) + "\n" for n, line in enumerate(lines, start=1))
@@ -199,8 +242,8 @@ def test_every_setting_that_a_finding_names_is_one_of_a_run_of_its_kind(kind, tm
 def tuned(place: Path, **faulty: object) -> Path:
     """Write a run through fine-tuning jobs of two iterations, in which nothing stands out."""
     files = RunFiles(run_of(place, [], dump_config(config_of(KINDS["proofs"], finetune={}))))
-    write_json(files.state, State(2, "done"))
     healthy = {
+        "state": State(2, "done"),
         "jobs": [JobState(one, "verifier", f"job-{one}", "succeeded", f"model-{one}") for one in (0, 1)],
         "metrics": {
             "verifier.retry_proportion": 0.1,
@@ -212,6 +255,7 @@ def tuned(place: Path, **faulty: object) -> Path:
         "no decision": ([0.0] * 40, [0.0] * 40),
     }
     made = healthy | faulty
+    write_json(files.state, made["state"])
     write_json(files.job_states, made["jobs"])
     lines = [{**healthy["metrics"], **made["metrics"], "step": one, "iteration": one} for one in (0, 1)]
     files.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -223,9 +267,16 @@ def tuned(place: Path, **faulty: object) -> Path:
 
 VERDICTS = ("accept", "reject")
 FEW = [JobState(one, "verifier", INSUFFICIENT_DATA_JOB, "") for one in (0, 1)]
+BROKEN = [JobState(1, "verifier", "job", "failed", None, "no room")]
+
+
+def at(stage: Stage, job: str, iteration: int = 1) -> State:
+    return State(iteration, stage, {"verifier": GroupState(job)})
+
+
 OF_JOBS = {
     "nothing to imitate/verifier": {"jobs": FEW},
-    "job failed/verifier": {"jobs": [JobState(1, "verifier", "job", "failed", None, "no room")]},
+    "job failed/verifier": {"jobs": BROKEN, "state": at("await_fine_tune_jobs", "job")},
     "no verdict": {"no decision": ([0.0] * 40, [1.0] * 40)},
     "one verdict": {"metrics": {f"decisions/train/{truth}/reject": 0.0 for truth in ("right", "wrong")}},
     "became worse/accuracy": {"accuracy": ([1.0] * 40, [0.0] * 40)},
@@ -242,6 +293,19 @@ def test_a_fault_of_a_run_of_fine_tuning_jobs_is_found(cause, tmp_path):
     config = load_config(str(tmp_path / "config.toml"), {})
     assert all(is_setting(name, config) for name in found.settings)
     assert is_section(found.page)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        at("recreate_fine_tune_jobs", "job"),
+        at("await_fine_tune_jobs", "made again"),
+        at("sample_rollouts", "job", 2),
+        at("done", "job", 2),
+    ],
+)
+def test_a_failed_job_is_no_fault_of_a_run_that_has_gone_on(state, tmp_path):
+    assert found_in(tuned(tmp_path, jobs=BROKEN, state=state)) == []
 
 
 @pytest.mark.parametrize("name", ["state.json", "job_states.json", "metrics.jsonl"])
@@ -308,7 +372,7 @@ def test_a_collapse_that_no_measure_judges_is_a_warning(measured, severity, tmp_
     ],
 )
 def test_a_circle_stands_out_unless_an_average_outlasts_it(learning, found, tmp_path):
-    run = run_of(tmp_path, [{}] * 4, f"[learning]\n{learning}")
+    run = run_of(tmp_path, [{}] * 4, f"{GAMES}[learning]\n{learning}")
     line = {"step": 4, "policies": ["default"], "frozen": ["a", "b"], "cycles": [["default", "a", "b"]]}
     (run / "standings.jsonl").write_text(json.dumps(line | {"pairs": [], "ratings": {}}) + "\n")
     assert causes_in(run) == ["circles"] * found
@@ -329,12 +393,14 @@ def test_names_of_a_foreign_run_do_not_act_on_the_terminal(text, tmp_path, capsy
 
 
 def test_each_run_of_a_psro_is_diagnosed(wrong, tmp_path):
-    (tmp_path / PSRO_FILE).write_text("")
     for name in ("member-001", "member-002"):
         shutil.copytree(wrong, tmp_path / name)
-    found = diagnose(str(tmp_path))
-    assert [one.run.name for one in found] == ["member-001", "member-002"]
-    assert all(one.findings for one in found)
+    for content, damaged in ((GAMES, []), ("[", [tmp_path.name])):
+        (tmp_path / PSRO_FILE).write_text(content)
+        found = diagnose(str(tmp_path))
+        assert [one.run.name for one in found] == [*damaged, "member-001", "member-002"]
+        assert all(one.findings for one in found)
+    assert f"{PSRO_FILE} (is not valid TOML" in found[0].findings[0].text
 
 
 def test_numbers_of_a_foreign_run_are_no_trouble(wrong, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from live_server import TOKEN, Live, running
 from openai_http import httpx2
@@ -30,8 +31,8 @@ from tiny_models import tiny_model
 ADAM = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
 
 
-def base_policy() -> PolicyModel:
-    return PolicyModel(str(tiny_model("llama")), LoraSettings(1))
+def base_policy(dtype: torch.dtype = torch.float32) -> PolicyModel:
+    return PolicyModel(str(tiny_model("llama")), LoraSettings(1), dtype=dtype)
 
 
 @contextlib.contextmanager

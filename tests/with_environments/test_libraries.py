@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import warnings
 
 import pytest
@@ -282,6 +283,15 @@ def test_installed_libraries_list_their_games_and_say_nothing_else(capfd):
         warnings.simplefilter("error")
         assert build_environment("gymnasium:CartPole-v0").num_players == 1
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("level", [30, 40, 50])
+def test_how_much_gymnasium_says_stays_as_it_was_set(level, monkeypatch):
+    logger = pytest.importorskip("gymnasium").logger
+    monkeypatch.setattr(logger, "min_level", level)
+    monkeypatch.delitem(sys.modules, "sparring.envs.gymnasium_games", raising=False)
+    build_environment("gymnasium:CartPole-v1").begin(0)
+    assert logger.min_level == level
 
 
 @pytest.mark.parametrize(

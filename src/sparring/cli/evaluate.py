@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from sparring.cli.options import (
     GAME_OPTIONS,
+    TEMPLATE_OPTIONS,
     Env,
     Player,
     Players,
@@ -17,6 +19,7 @@ from sparring.cli.options import (
     SeedOrNone,
     Temperature,
     Template,
+    TemplateOptions,
     check_writable,
     console_of_tables,
     json_text,
@@ -24,6 +27,7 @@ from sparring.cli.options import (
 )
 from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
+from sparring.core.env_id import class_name
 from sparring.core.errors import check_installed
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
@@ -66,6 +70,7 @@ def evaluate(
         int | None, typer.Option(min=2, help="Number of games, with balanced seats; by default 400.")
     ] = None,
     template: Template = None,
+    template_options: TemplateOptions = None,
     players: Players = None,
     seed: SeedOrNone = None,
     temperature: Annotated[float | None, typer.Option(min=0, help=_TEMPERATURE_HELP)] = None,
@@ -101,9 +106,13 @@ def evaluate(
         env = env or first_environment(model)
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         if task:
-            values = _asked(model, task, questions, seed, temperature)
+            values = _asked(model, task, questions, seed, temperature, template_options)
         elif env is None:
-            of_games |= {"--temperature": temperature is not None, "sampling": split_sampling(model)[1]}
+            of_games |= {
+                "--template-options": template_options,
+                "--temperature": temperature is not None,
+                "sampling": split_sampling(model)[1],
+            }
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
         else:
@@ -111,6 +120,7 @@ def evaluate(
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
             options |= {"temperature": 1.0 if temperature is None else temperature}
             options |= {"nash_conv": nash_conv, "max_states": max_states}
+            options |= {"template_options": template_options}
             values = _played(model, env, opponent, games, options)
     text = json_text(values)
     if out is not None:
@@ -120,16 +130,24 @@ def evaluate(
 
 
 def _asked(
-    model: str, tasks: list[str], questions: int | None, seed: int | None, temperature: float | None
+    model: str,
+    tasks: list[str],
+    questions: int | None,
+    seed: int | None,
+    temperature: float | None,
+    template_options: str | None,
 ) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.evaluate_tasks import evaluate_tasks
     from sparring.commands.tables import results_table
+    from sparring.run.checks import renaming
     from sparring.view.watch.text import table_text
 
     console = Console()
     progress = ConsoleProgress(console)
-    results = evaluate_tasks(model, tasks, questions, seed=seed, temperature=temperature, progress=progress)
+    options: dict[str, Any] = {"seed": seed, "temperature": temperature, "template_options": template_options}
+    with renaming(TEMPLATE_OPTIONS):
+        results = evaluate_tasks(model, tasks, questions, **options, progress=progress)
     console.print(table_text(results_table(results)))
     return {"kind": "tasks", "model": model, "tasks": [result.to_dict() for result in results]}
 
@@ -172,9 +190,11 @@ def _played(
 
     console = Console()
     renamed = {"opponent": "--opponent", "nash_conv": "--nash-conv", "max_states": "--max-states"}
-    with renaming(GAME_OPTIONS | renamed):
+    with renaming(GAME_OPTIONS | TEMPLATE_OPTIONS | renamed):
         played = play(model, env, opponent, games or GAMES, **options, progress=ConsoleProgress(console))
-    results = [one for one in (played.result, played.exact) if one is not None]
+    results = [
+        replace(one, env_id=class_name(env)) for one in (played.result, played.exact) if one is not None
+    ]
     console.print(table_text(results_table(results, played.kept)))
     return played.to_dict()
 

@@ -7,7 +7,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sparring.cli.options import GAME_OPTIONS, Players, SeedOrNone, Template, check_writable, write_text
+from sparring.cli.options import (
+    GAME_OPTIONS,
+    TEMPLATE_OPTIONS,
+    Players,
+    SeedOrNone,
+    Template,
+    TemplateOptions,
+    check_writable,
+    write_text,
+)
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
 
@@ -90,16 +99,18 @@ def sft(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default the fastest.")] = None,
+    template_options: TemplateOptions = None,
     seed: SeedOrNone = None,
 ) -> None:
     """Train an adapter on a file of conversations, as a fine-tuning job does, without a server."""
     from sparring.commands.console import ConsoleProgress
-    from sparring.commands.model_source import base_model, loaded_as
+    from sparring.commands.model_source import base_model, loaded_as, with_template_options
     from sparring.commands.sft import fine_tune
     from sparring.learn.fine_tuning.settings import JobSettings
     from sparring.run.checks import renaming
 
     settings = JobSettings("supervised", seed or 0, epochs, batch_size, rate)
-    with renaming({"model": "--model", "MODEL_OR_RUN": "--model"}):
+    with renaming({"model": "--model", "MODEL_OR_RUN": "--model", **TEMPLATE_OPTIONS}):
         base = loaded_as(base_model(model), threads, dtype)
+        base = with_template_options(base, template_options)
         fine_tune(file, out, base, settings, ConsoleProgress(Console()))

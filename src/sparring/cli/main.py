@@ -24,7 +24,8 @@ from sparring.cli.train import finetune, train
 from sparring.core import InputError, SparringError
 from sparring.core.errors import message_of
 from sparring.core.interrupts import interrupt_by_sigterm
-from sparring.core.own_code import is_from_outside, own_failure, runs_own_code
+from sparring.core.own_code import is_from_outside, own_failure
+from sparring.core.own_modules import runs_own_code
 from sparring.core.text import one_line
 
 app = typer.Typer(

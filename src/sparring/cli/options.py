@@ -37,6 +37,13 @@ Players = Annotated[int | None, typer.Option(min=1, help="Number of seats; by de
 Template = Annotated[
     str | None, typer.Option(help="How positions become prompts; by default as the run trained.")
 ]
+TemplateOptions = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TABLE",
+        help="Those of the chat template, as '{enable_thinking = false}'; by default as the run trained.",
+    ),
+]
 Temperature = Annotated[float, typer.Option(min=0, help="0 takes the most likely token.")]
 RuntimeName = Annotated[str | None, typer.Option(help="local (one process) or ray (a cluster).")]
 Address = Annotated[
@@ -114,6 +121,10 @@ def config_of(
             raise InputError(option, f"is --{field}, which is given too", "Leave one of the two out")
     given = {"seed": seed, "run.runtime": runtime, "ray.address": address}
     return words[0], overrides | {field: str(one) for field, one in given.items() if one is not None}
+
+
+TEMPLATE_OPTIONS = {"model.template_options": "--template-options"}
+"""How errors name the option."""
 
 
 def console_of_tables() -> Console:

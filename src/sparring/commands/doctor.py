@@ -17,7 +17,7 @@ from sparring.view.findings.diagnosis import findings_of
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.played import PlayedGames, read_played
 from sparring.view.run_view import RunView
-from sparring.view.source import RunDirectorySource, read_to_end
+from sparring.view.source import RunDirectorySource, config_problem, read_to_end
 
 FORMAT = 1
 """The version of the JSON; a field is added without a new one, and none is changed or removed."""
@@ -52,8 +52,16 @@ def diagnose(name: str) -> list[Diagnosis]:
     """
     for path in paths_of(name):
         if (path / PSRO_FILE).is_file():
-            return [_diagnose(config.parent) for config in sorted(path.glob("*/config.toml"))]
+            members = [_diagnose(config.parent) for config in sorted(path.glob("*/config.toml"))]
+            return [*_of_psro(path), *members]
     return [_diagnose(find_run(name))]
+
+
+def _of_psro(path: Path) -> list[Diagnosis]:
+    """Return a diagnosis if the configuration of a PSRO is damaged."""
+    problem = config_problem(path / PSRO_FILE)
+    view = RunView(path.resolve().name, damaged_evaluations=[f"{PSRO_FILE} ({problem})"])
+    return [Diagnosis(view, findings_of(view))] if problem else []
 
 
 def _diagnose(path: Path) -> Diagnosis:

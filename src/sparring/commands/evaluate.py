@@ -9,11 +9,11 @@ from typing import Any
 from sparring.commands.board_nash_conv import BoardNashConv
 from sparring.commands.member_sampling import member_calls, split_sampling
 from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
-from sparring.commands.model_source import find_player
+from sparring.commands.model_source import ModelSource, find_player, with_template_options
 from sparring.commands.serving import MembersClient, serving
 from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
-from sparring.core.env_id import absolute_id
+from sparring.core.env_id import absolute_id, class_name
 from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
@@ -74,6 +74,7 @@ def evaluate(
     temperature: float = 1.0,
     nash_conv: bool = False,
     max_states: int | None = None,
+    template_options: str | None = None,
     progress: Progress | None = None,
 ) -> Evaluated:
     """Play a match. Each policy of a run plays its seats.
@@ -92,6 +93,7 @@ def evaluate(
         nash_conv: compute NashConv too.
         max_states: about how many information states to ask for before NashConv is left for the next time,
             in a game of millions.
+        template_options: those of the chat template, as a table of TOML; by default as the run trained.
 
     Raises:
         InputError: the model, environment or opponent is not available, or NashConv cannot be computed.
@@ -111,7 +113,7 @@ def evaluate(
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     bare, settings = split_sampling(name)
-    source = find_player(bare)
+    source = _with_options(find_player(bare), template_options)
     calls = member_calls(settings, source.model.name, "MODEL_OR_RUN").over(CallSettings(temperature))
     drawn, sampling = calls.temperature or 0.0, calls.sampling or AS_LEARNED
     model, env = Member(MODEL, "model", bare, source), source.environment(env_id, template, num_players)
@@ -123,6 +125,8 @@ def evaluate(
     named = [one for one in models if not isinstance(one, Mixture)]
     if of_board and len(named) < len(models):
         raise InputError("nash_conv", f"{env_id} is too large for a mixture", "Name one of its members")
+    if other is not None and other.source is not None:
+        other = replace(other, source=_with_options(other.source, template_options))
     agents = None if other is None else other.agents(venue, "opponent")
     turns: list[tuple[int, list[dict[str, Any]]]] = []
     is_solved = solved_game(env_id) is not None
@@ -147,7 +151,7 @@ def evaluate(
     async def play() -> tuple[MatchResult, NashConvResult | None]:
         async with serving([model, *([] if other is None else [other])], seed, progress) as client:
             board = BoardNashConv(model, env, named, progress) if of_board else None
-            doing = f"playing {env_id} against {'the environment' if other is None else opponent}"
+            doing = f"playing {class_name(env_id)} against {'the environment' if other is None else opponent}"
             with nullcontext() if board is None else board.table:
                 with progress.doing(doing, "games", games) as count:
                     result = await play_match(
@@ -174,6 +178,10 @@ def evaluate(
         _kept_value(env_id, turns, progress) if is_solved else None,
         None if exact is None else replace(exact, model=name),
     )
+
+
+def _with_options(source: ModelSource, template_options: str | None) -> ModelSource:
+    return replace(source, model=with_template_options(source.model, template_options))
 
 
 def _kept_value(

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sparring.commands.member_sampling import member_calls, split_sampling
-from sparring.commands.model_source import ModelSource, adapters_in, find_model
+from sparring.commands.model_source import ModelSource, adapters_in, find_model, with_template_options
 from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
@@ -34,6 +34,7 @@ def evaluate_tasks(
     *,
     seed: int | None = None,
     temperature: float | None = None,
+    template_options: str | None = None,
     progress: Progress | None = None,
 ) -> list[TaskResult]:
     """Ask the questions of tasks; of a run with several policies, each answers.
@@ -45,6 +46,7 @@ def evaluate_tasks(
         name: a run, a checkpoint, an adapter or a base model; how it draws may stand behind it.
         tasks: the tasks' names, as in ``evaluation.tasks``.
         questions: number of questions of each task.
+        template_options: those of the chat template, as a table of TOML.
 
     Raises:
         InputError: there is no such model or task, or no question of a task could be asked.
@@ -54,13 +56,14 @@ def evaluate_tasks(
     if find_mixture(bare) is not None:
         raise InputError("MODEL_OR_RUN", f"{bare} is a mixture, which plays games", "Name one of its members")
     source = find_model(bare)
+    base = with_template_options(source.model, template_options)
     inference, evaluation, known, own_seed = _settings(source)
     seed = own_seed if seed is None else seed
     chosen = [_task(one, questions, known) for one in dict.fromkeys(tasks)]
     loaded = [load_task(one, "--task") for one in chosen]
     calls = member_calls(written, source.model.name, "MODEL_OR_RUN").over(CallSettings(temperature))
     adapters = {} if source.adapter is None else adapters_in(source.adapter)
-    engine = build_engine(source.model, adapters, inference, seed, progress)
+    engine = build_engine(base, adapters, inference, seed, progress)
     results = []
     for settings, task in zip(chosen, loaded, strict=True):
         drawn = calls.over(calls_of_task(settings, inference, evaluation, source.model.name))

@@ -13,16 +13,17 @@ import tomli_w
 
 from sparring.commands.export import check_new, written
 from sparring.config import Config, load_config
-from sparring.config.loading import with_files
+from sparring.config.loading import preset_names, with_files
 from sparring.config.play import Games
 from sparring.config.programs import DebateSettings, PythonProgram
 from sparring.core import InputError
+from sparring.core.own_modules import imported_beside
 from sparring.core.play import seat_role
 from sparring.envs.game_episode import build_episode
 from sparring.programs.judge import JUDGE
 from sparring.run.programs import build_program
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_names import find_run
+from sparring.run.run_names import find_run, paths_of
 
 KEPT = ("seed", "envs", "program", "roles")
 """The parts of a configuration that say what is played."""
@@ -94,15 +95,16 @@ dependencies = ["sparring", "verifiers>=0.4.0,<0.5"]
 packages = ["{module}"]
 
 [tool.setuptools.package-data]
-{module} = ["config.toml", "files/*/*"]
+{module} = ["config.toml", "files/**/*.py", "files/**/*.json*"]
 """
 
 
 def export_verifiers(source: str, out: Path) -> str:
     """Write a package whose name is the directory's; return the command that evaluates it.
 
-    ``source`` is a run, a configuration file or a preset. The files that it names are copied, but not what
-    these import or read. A debate's judge is an agent that states its verdict in words.
+    ``source`` is a run, or else a configuration file or a preset. The files that it names are copied, with
+    the modules beside them that they import, but not what they read. A debate's judge is an agent that states
+    its verdict in words.
 
     Raises:
         InputError: there is no such run or configuration, or verifiers cannot have what it plays.
@@ -135,11 +137,9 @@ def _module_of(name: str) -> str:
 
 
 def _config_of(source: str) -> Config:
-    try:
+    is_run = any((path / "config.toml").is_file() for path in paths_of(source))
+    if not is_run and (source.endswith(".toml") or Path(source).is_file() or source in preset_names()):
         return load_config(source, {})
-    except InputError:
-        if source.endswith(".toml"):
-            raise
     return load_config(str(RunDirectory.open(find_run(source)).config_file), {})
 
 
@@ -155,19 +155,21 @@ def _what_is_played(config: Config) -> dict[str, Any]:
 
 
 def _copy_files(content: dict[str, Any], module: Path) -> None:
-    """Copy the files that a configuration names beside it, and let it name the copies."""
-    copies: dict[str, str] = {}
+    """Copy the files that a configuration names, and the modules that they imported, beside it; let it name
+    the copies."""
+    places: dict[Path, str] = {}
 
     def copied(file: str) -> str:
         if not os.path.isabs(file):  # no file, as with the datasets of the Hub
             return file
-        if file not in copies:
-            path = Path(file)
-            copies[file] = f"{FILES}/{len(copies)}/{path.name}"
-            _check_copied(path)
-            (module / copies[file]).parent.mkdir(parents=True)
-            shutil.copyfile(path, module / copies[file])
-        return copies[file]
+        path = Path(file)
+        place = places.setdefault(path.parent, f"{FILES}/{len(places)}")
+        for one in [path, *(imported_beside(path) if path.suffix == ".py" else ())]:
+            _check_copied(one)
+            copy = module / place / (path.name if one == path else one.relative_to(path.resolve().parent))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(one, copy)
+        return f"{place}/{path.name}"
 
     with_files(content, copied)
 
@@ -186,7 +188,7 @@ def _check_alone(module: Path) -> None:
         _seats(load_config(str(module / "config.toml"), {}))
     except InputError as error:
         problem = f"a copy of your files does not work alone: {error.problem}"
-        raise InputError("RUN", problem, "Put into each file what it imports and reads") from error
+        raise InputError("RUN", problem, "Put into each file what it reads") from error
 
 
 def _seats(config: Config) -> list[str]:

@@ -13,6 +13,7 @@ from sparring.config.facts import check_packages
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.loading import dump_config, load_config
 from sparring.core import InputError, SparringError
+from sparring.core.files import check_kinds
 from sparring.core.text import counted, shell_command
 from sparring.finetune.run_files import CheckPointNotFoundError, RunFiles, read_state
 from sparring.finetune.scenario import ScenarioInstance
@@ -198,6 +199,7 @@ def _check_tests(path: Path, given: FinetuneSettings, iterations: int) -> None:
     finish = f"Finish it: {shell_command('finetune', '--resume', path)}"
     if not path.is_dir():
         raise InputError(RUN, f"{path} is gone", "Move the run back there")
+    check_kinds(path)
     try:
         state = read_state(files.state)
     except CheckPointNotFoundError:

@@ -21,6 +21,7 @@ from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, CallSettings, InputError
 from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
+from sparring.core.files import open_regular
 from sparring.core.types import UNSET
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
@@ -85,7 +86,8 @@ class Member:
         digest = sha256()
         for name, path in self.adapters().items():
             try:
-                weights = (path / ADAPTER_FILE).read_bytes()
+                with open_regular(path / ADAPTER_FILE) as file:
+                    weights = file.read()
             except OSError as error:  # a run that still trains deletes old checkpoints
                 problem = f"the weights of {self.name} cannot be read ({error.strerror})"
                 raise InputError("members", problem, "Name a checkpoint that is there") from error

@@ -15,9 +15,10 @@ from pydantic import Field, ValidationError
 from sparring.commands.member_sampling import split_sampling
 from sparring.config import Config
 from sparring.config.base import Settings
-from sparring.config.loading import load_config
+from sparring.config.loading import load_config, toml_value
 from sparring.config.model import ModelSettings
 from sparring.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
+from sparring.config.problems import first_problem
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
@@ -337,6 +338,22 @@ def loaded_as(model: ModelSettings, threads: int | None, dtype: str | None) -> M
         raise InputError("--dtype", f"there is no type {dtype!r}", "Use auto, float32 or bfloat16")
     given = {"threads": threads, "dtype": dtype}
     return model.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def with_template_options(model: ModelSettings, options: str | None) -> ModelSettings:
+    """Return a model whose chat template has options, a table of TOML; with ``None``, its own.
+
+    Raises:
+        InputError: it is no such table. Whether the template has them is seen when the model is loaded.
+    """
+    if options is None:
+        return model
+    content = model.model_dump() | {"template_options": toml_value("--template-options", options)}
+    try:
+        return ModelSettings.model_validate(content)
+    except ValidationError as error:
+        wrong = first_problem(error, content)
+        raise InputError("--template-options", wrong.problem, wrong.fix) from error
 
 
 def base_model(name: str) -> ModelSettings:

@@ -153,7 +153,23 @@ async def make_move(game: Game, pid: int, action: str) -> str:
         return one_line(f"{reason}; this is an invalid move of player {pid}")
 
 
+def verdict_of(rewards: Mapping[int, float], mine: int) -> str:
+    """Return how a game ended for the person, by the rewards: ``won``; of three or more also the place."""
+    earned, players = rewards[mine], len(rewards)
+    above = sum(one > earned for one in rewards.values())
+    alike = sum(one == earned for one in rewards.values())
+    if players < 3 or alike == players or (above == 0 and alike == 1):
+        return _SAID[outcome_of(rewards, mine)]
+    place = "first" if above == 0 else "last" if above + alike == players else _ordinal(above + 1)
+    return f"shared {place} place" if alike > 1 else f"came {place}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def outcome_text(rewards: Mapping[int, float], mine: int) -> tuple[str, str]:
     """Return how a game ended for the person, and what each player earned."""
     others = [f"player {pid} {reward:+g}" for pid, reward in sorted(rewards.items()) if pid != mine]
-    return f"you {_SAID[outcome_of(rewards, mine)]}", ", ".join([f"you {rewards[mine]:+g}", *others])
+    return f"you {verdict_of(rewards, mine)}", ", ".join([f"you {rewards[mine]:+g}", *others])

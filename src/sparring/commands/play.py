@@ -15,11 +15,14 @@ from sparring.commands.persons_games import (
     model_move,
     next_to_move,
     outcome_text,
+    verdict_of,
 )
 from sparring.core import derive_seed
 from sparring.core.text import printable
 from sparring.envs.game import Game
-from sparring.evaluation.results import outcome_of
+
+ENDS = ("won", "drew", "lost")
+"""How a game can end for one of two players."""
 
 
 def play_games(games: PersonsGames, console: Console) -> None:
@@ -42,7 +45,7 @@ def play_games(games: PersonsGames, console: Console) -> None:
                 rewards = dealt.game.rewards()
             finally:
                 runner.run(opened.aclose())
-            tally[outcome_of(rewards, dealt.mine)] += 1
+            tally[verdict_of(rewards, dealt.mine)] += 1
             said, each = outcome_text(rewards, dealt.mine)
             console.print(f"[bold]{said}[/bold] ({each})", highlight=False)
             console.print(_tally_text(tally))
@@ -105,4 +108,5 @@ def _ask(question: str, console: Console) -> str:
 
 
 def _tally_text(tally: Counter[str]) -> str:
-    return f"you: {tally['win']} won, {tally['draw']} drawn, {tally['loss']} lost"
+    places = (f", {count} {verdict}" for verdict, count in tally.items() if verdict not in ENDS)
+    return f"you: {tally['won']} won, {tally['drew']} drawn, {tally['lost']} lost{''.join(places)}"

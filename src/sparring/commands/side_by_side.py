@@ -10,7 +10,7 @@ from statistics import fmean
 from sparring.commands.members import base_of, environment_of, find_members
 from sparring.commands.serving import serving
 from sparring.commands.venues import venue_of_members
-from sparring.core import AgentSpec, PlaySpec, derive_seed
+from sparring.core import AgentSpec, GenerateResult, PlaySpec, derive_seed
 from sparring.core.own_code import absolute
 from sparring.core.text import counted
 from sparring.evaluation.match import Progress, SeatedGame, drawn, play_games
@@ -18,7 +18,7 @@ from sparring.evaluation.venues import GameVenue, Venue
 from sparring.run.checks import checked_seats
 from sparring.view.cards import Card, Mark, card_of
 from sparring.view.episodes import LoggedEpisode
-from sparring.view.report.cards import cards_html, shared_of
+from sparring.view.report.cards import cards_html, shared_of, with_parts
 from sparring.view.report.html import Page
 from sparring.view.tables import Row, Table
 
@@ -143,18 +143,23 @@ def _cards_of(deal: Sequence[SeatedGame | str], number: int, result: SideBySide)
     cards = []
     for member, game in zip(result.members, deal, strict=True):
         if isinstance(game, SeatedGame):
-            card = card_of(LoggedEpisode(0, number, game.rollout))
+            card = card_of(_episode_of(game, number))
         else:
             card = Card("", result.name, {}, [], "", marks=[("failed", "bad")], kinds=["failed"], error=game)
         card.title, card.players = member, {}
         for turn in card.turns:
             turn.player = ""
         cards.append(card)
-    played = [card for card in cards if not card.error]
-    told = [[turn.action or turn.text for turn in card.turns] for card in played]
-    for place in range(min(map(len, told), default=0)):
-        if len({one[place] for one in told}) > 1:
-            for card in played:
-                card.turns[place].marks.append(PARTS)
+    acted = [[turn for one in with_parts(card) for turn in one.turns] for card in cards if not card.error]
+    for turns in zip(*acted, strict=False):
+        if len({turn.action or turn.text for turn in turns}) > 1:
+            for turn in turns:
+                turn.marks.append(PARTS)
             break
     return cards
+
+
+def _episode_of(game: SeatedGame | GenerateResult, number: int, depth: int = 0) -> LoggedEpisode:
+    """Return what was played, with the episodes that it has started."""
+    children = [_episode_of(one, number, depth + 1) for one in game.children]
+    return LoggedEpisode(0, number, game.rollout, depth, children)

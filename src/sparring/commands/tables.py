@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted
 from sparring.evaluation.best_response import Exploited
-from sparring.evaluation.figures import ALL_EQUAL, Figure, figures_of
+from sparring.evaluation.figures import ALL_EQUAL, Figure, are_legal_but_invalid, figures_of
 from sparring.evaluation.kept_value import KeptValue
 from sparring.evaluation.results import (
+    THOUGHT_NOTE,
     UNPLAYABLE_NOTE,
     EvaluationResult,
     MatchResult,
@@ -73,6 +74,8 @@ def _kept_rows(kept: KeptValue) -> list[Row]:
 def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     """Yield what the intervals are, and what the counts of matches leave out."""
     yield "Beside a value: its 95% interval."
+    if are_legal_but_invalid({one.name: one.value for result in results for one in figures_of(result)}):
+        yield THOUGHT_NOTE
     for result in results:
         if isinstance(result, NashConvResult) and not result.is_playable:
             yield UNPLAYABLE_NOTE

@@ -40,6 +40,7 @@ from sparring.config.tasks import check_labels_differ
 from sparring.core import InputError
 from sparring.core.adapters import VLLM_RANKS
 from sparring.core.client import CANNOT_GIVE
+from sparring.core.env_id import with_short_names
 from sparring.core.play import MODES_WITHOUT_COPIES, SampleMode
 
 Game = TypeVar("Game", bound=GameSettings)
@@ -388,6 +389,10 @@ class Config(Settings):
     def label(self, game: GameSettings) -> str:
         """Return the name of a game in figures, which tells it from the others of the run."""
         return label_of(game, [*self.envs, *self.evaluation.envs])
+
+    def shown(self, text: str) -> str:
+        """Return a text for a reader, in which environments have short names."""
+        return with_short_names(text, [one.env_id for one in [*self.envs, *self.evaluation.envs]])
 
     def _policies_in(self, game: GameSettings) -> list[str]:
         if game.policies:

@@ -17,6 +17,7 @@ from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read
 from sparring.config.validation import problems_with, validated
 from sparring.core import InputError
 from sparring.core.own_code import resolving
+from sparring.core.own_modules import imported_beside
 
 PRESETS = "presets"
 MAX_DIGITS = 10
@@ -62,7 +63,7 @@ def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | N
         with_files(changes, resolving(Path(recipe).parent))
         apply_recipe(data, changes)
     for name, text in overrides.items():
-        _override(data, name, None if text is None else _toml_value(name, text))
+        _override(data, name, None if text is None else toml_value(name, text))
     with_files(data, resolving(Path()))
     return data
 
@@ -144,7 +145,10 @@ def with_files(data: dict[str, Any], change: Callable[[str], str]) -> None:
 
 
 def own_files(config: Config) -> list[str]:
-    """Return the files of a user's own that a configuration names, apart from its model and its adapters."""
+    """Return the files of a user's own that a configuration names, apart from its model and its adapters.
+
+    The modules beside them that this process has imported belong to them.
+    """
     data, found = config.model_dump(), dict[str, None]()
 
     def note(path: str) -> str:
@@ -154,6 +158,9 @@ def own_files(config: Config) -> list[str]:
 
     del data["model"]
     with_files(data, note)
+    for file in [file for file in found if file.endswith(".py")]:
+        here, there = Path(file).parent, Path(file).resolve().parent
+        found |= dict.fromkeys(str(here / one.relative_to(there)) for one in imported_beside(Path(file)))
     return [*found]
 
 
@@ -183,8 +190,8 @@ def _no_such_source(source: str) -> InputError:
     return InputError(source, "no file or preset has this name", hint)
 
 
-def _toml_value(name: str, text: str) -> Any:
-    """Parse one TOML value; return the text itself if it is not valid TOML."""
+def toml_value(name: str, text: str) -> Any:
+    """Parse one TOML value for the field ``name``; return the text itself if it is not valid TOML."""
     try:
         table = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError as error:

@@ -1,12 +1,16 @@
 """The id of an environment with the options of its class, in one text: ``maze.py:Maze{"size": 5}``."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
 from sparring.core.errors import NOT_JSON
 from sparring.core.own_code import name_of, resolving, with_file
+
+LONGEST_VALUE = 20
+"""Characters of an option's value in a short name."""
 
 
 def with_options(env_id: str, options: Mapping[str, Any]) -> str:
@@ -29,6 +33,40 @@ def env_name(env_id: str) -> str:
     bare, options = parts_of(env_id)
     shown = (f"{key}={_value_name(value)}" for key, value in sorted(options.items()))
     return name_of(bare) + (f"({', '.join(shown)})" if options else "")
+
+
+def class_name(env_id: str) -> str:
+    """Return the name for a reader of an environment that is alone, which has none of its options."""
+    return name_of(parts_of(env_id)[0])
+
+
+def with_short_names(text: str, env_ids: Iterable[str]) -> str:
+    """Return a text for a reader, in which the environments of a run have short names.
+
+    Of the options, a short name has those in which an environment differs from another of its class, with
+    short values. Names stay whole where they would become the same.
+    """
+    found = {env_name(one): parts_of(one) for one in env_ids}
+    short = {name: _short_name(bare, options, [*found.values()]) for name, (bare, options) in found.items()}
+    counts = Counter(short.values())
+    for name in sorted(short, key=len, reverse=True):
+        if counts[short[name]] == 1:
+            text = text.replace(name, short[name])
+    return text
+
+
+def _short_name(bare: str, options: Mapping[str, Any], others: Sequence[tuple[str, dict[str, Any]]]) -> str:
+    alike = [other for kind, other in others if name_of(kind) == name_of(bare)]
+    telling = [key for key in sorted(options) if any(one.get(key) != options[key] for one in alike)]
+    shown = (f"{key}={_short_value(options[key])}" for key in telling)
+    return name_of(bare) + (f"({', '.join(shown)})" if telling else "")
+
+
+def _short_value(value: Any) -> str:
+    text = _value_name(value)
+    if isinstance(value, str):
+        text = PurePath(text).name
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def with_files(env_id: str, change: Callable[[str], str]) -> str:

@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -160,7 +160,7 @@ def umask() -> int:
 def read_regular(path: Path, most: int) -> bytes:
     """Return the content of a regular file; raise an OSError if it is none, or has more than ``most``
     bytes."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, "is too large", str(path))
@@ -169,20 +169,29 @@ def read_regular(path: Path, most: int) -> bytes:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a regular file, in hexadecimal; raise an OSError if it is none."""
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading: a pipe could be read forever."""
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file of a user's for reading; raise an OSError unless it is regular: a pipe could be read
+    forever."""
     flags = os.O_RDONLY
     if sys.platform != "win32":
         flags |= os.O_NONBLOCK | os.O_CLOEXEC
     file = open(os.open(path, flags), "rb")  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return file
+
+
+def check_regular(paths: Iterable[Path], field: str) -> None:
+    """Raise an InputError at ``field`` if one of a user's paths is no file and no directory: the library that
+    reads it might read forever."""
+    for path in paths:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(field, f"{path} is not a regular file", "Move it away")
 
 
 def check_kinds(directory: Path) -> None:

@@ -1,5 +1,5 @@
-"""Code that a user writes: how a file is loaded, and the rule that what it raises becomes one line that names
-the method.
+"""Code that a user writes: what a file is asked for, and the rule that what it raises becomes one line that
+names the method.
 
 Inside an episode the line is why that episode failed, and the others continue. Everywhere else it ends the
 run. No exception is exempt, not even ``sys.exit(0)``. Only what comes from outside passes: a Ctrl-C, the
@@ -7,20 +7,16 @@ cancellation of a task, the end of a generator.
 """
 
 import asyncio
-import importlib.util
 import inspect
 import json
 import os
 import re
-import sys
-import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
 from opcode import opmap
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from sparring.core.errors import (
@@ -36,6 +32,7 @@ from sparring.core.errors import (
 )
 from sparring.core.files import located
 from sparring.core.messages import Messages, as_messages, check_text
+from sparring.core.own_modules import own_module
 from sparring.core.text import one_line
 
 CLASS_PATH = r"^.+\.py:\w+$"
@@ -110,7 +107,7 @@ def own_named(path: str, field: str) -> object:
     if not located(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
     with own_code(f"{file} cannot be imported", field):
-        module = _module(os.path.abspath(file))
+        module = own_module(os.path.abspath(file))
     return getattr(module, name, None)
 
 
@@ -139,31 +136,6 @@ def check_takes(
         problem = f"{kind.__name__} does not take them ({error})"
         raise InputError(field, problem, f"It takes: {takes}") from error
 
-
-def is_own(thing: object) -> bool:
-    """Return whether an object is of a class of yours, or of a subclass."""
-    return any(kind.__module__.startswith(OWN_MODULE) for kind in type(thing).__mro__)
-
-
-@lru_cache(maxsize=64)
-def _module(file: str) -> ModuleType:
-    """Run a file as a module whose name cannot clash with another's, and is the same in every process."""
-    name = f"{OWN_MODULE}{Path(file).stem}_{zlib.crc32(os.fsencode(file)):08x}"
-    spec = importlib.util.spec_from_file_location(name, located(file))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-OWN_MODULE = "sparring_own_"
-"""What the names of modules begin with that are files of your own, which a configuration names."""
 
 LONGEST_REASON = 2000
 """Characters of the reason that a failed episode keeps."""
@@ -226,11 +198,6 @@ def own_failure(error: BaseException) -> str:
     own = [frame for frame in frames if not (_is_ours(frame) or is_of_a_library(frame))]
     reason = f"{method} failed: {shown(error)}{place_of(own[-1])}" if method else reason_of(error)
     return one_line(reason)[:LONGEST_REASON]
-
-
-def runs_own_code() -> bool:
-    """Return whether this process has run a file that a configuration names."""
-    return any(name.startswith(OWN_MODULE) for name in [*sys.modules])
 
 
 def returned(value: object, kind: type[Kind], source: str) -> Kind:

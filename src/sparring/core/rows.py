@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.core.errors import NOT_JSON, InputError, first_line, imported
-from sparring.core.files import located
+from sparring.core.files import check_regular, located, open_regular
 
 Rows = list[tuple[str, Any]]
 """Rows, each with its place in the source, for errors."""
@@ -17,7 +17,8 @@ SAVED = ("state.json", "dataset_dict.json")
 def rows_of_file(path: str, field: str) -> Rows:
     """Return the rows of a JSON Lines file; ``field`` names it in errors."""
     try:
-        text = located(path).read_text(encoding="utf-8-sig")
+        with open_regular(located(path)) as file:
+            text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(field, f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
     except OSError as error:
@@ -39,6 +40,7 @@ def rows_of_dataset(name: str, split: str, field: str, config: str | None = None
     ``save_to_disk`` wrote."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise InputError(field, f"there is no directory {name}", "Name one, or a dataset as OWNER/NAME")
+    check_regular(Path(name).rglob("*"), field)
     datasets = imported(field, "datasets", "datasets")
     try:
         if any(Path(name, file).is_file() for file in SAVED):

@@ -31,11 +31,17 @@ LONGEST_FILE_PART = 100
 def file_part(name: str) -> str:
     """Return a name as a part of a file's name, which is cut and has a hash if it is long."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-    if len(safe) <= LONGEST_FILE_PART:
-        return safe
-    return (
-        f"{safe[:LONGEST_FILE_PART]}-{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()[:8]}"
-    )
+    return safe if len(safe) <= LONGEST_FILE_PART else f"{safe[:LONGEST_FILE_PART]}-{_hash_of(name)}"
+
+
+def own_file_part(name: str) -> str:
+    """Return a name as a part of a file's name that no other name has: with a hash unless it is plain."""
+    part = file_part(name)
+    return part if part == name or len(part) > LONGEST_FILE_PART else f"{part}-{_hash_of(name)}"
+
+
+def _hash_of(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="backslashreplace")).hexdigest()[:8]
 
 
 REPLACEMENT = "·"

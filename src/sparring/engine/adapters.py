@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, MANIFEST_FILE
-from sparring.core.files import sha256_of
+from sparring.core.files import check_regular, sha256_of
 from sparring.core.manifest import Expectation
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.05}
@@ -122,6 +122,7 @@ def changes_nothing(directory: Path) -> bool:
     """Return whether every B of an adapter is zero, as before any training. Raises InputError: the file is
     damaged, or a number is not finite."""
     untrained = True
+    check_regular([directory / ADAPTER_FILE], "adapter")
     try:
         with safe_open(directory / ADAPTER_FILE, framework="pt") as file:
             for name in list(file.keys()):

@@ -162,12 +162,9 @@ class OpenAIClient(InferenceClient):
             request["seed"] = seed % 2**31
         if stop:
             request["stop"] = list(stop)
-        further = {}
-        if max_reasoning is not None and reasoning != "none":
-            further = self._limit_of_thoughts(max_reasoning, reasoning)
-        if sampling is not None:
-            request |= {} if sampling.top_p == AS_LEARNED.top_p else {"top_p": sampling.top_p}
-            further |= self._beyond_top_p(sampling)
+        further = self.beyond_openai(max_reasoning, sampling, reasoning)
+        if sampling is not None and sampling.top_p != AS_LEARNED.top_p:
+            request["top_p"] = sampling.top_p
         if further:
             request[FURTHER] = further
         if return_tokens:
@@ -249,6 +246,15 @@ class OpenAIClient(InferenceClient):
             response.completion_token_ids = choice.token_ids
             response.completion_logprobs = logprobs
         return response
+
+    def beyond_openai(
+        self, max_reasoning: int | None, sampling: Sampling | None, reasoning: ReasoningTags
+    ) -> dict[str, Any]:
+        """Return a call's fields that OpenAI's API does not have. Raises InputError: nor has this one."""
+        further = {}
+        if max_reasoning is not None and reasoning != "none":
+            further = self._limit_of_thoughts(max_reasoning, reasoning)
+        return further if sampling is None else further | self._beyond_top_p(sampling)
 
     def _limit_of_thoughts(self, tokens: int, reasoning: ReasoningTags) -> dict[str, Any]:
         """Return the fields that limit a thought: OpenRouter's, or vLLM's, which ``sparring serve`` has."""

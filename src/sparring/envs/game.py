@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sparring.core import EpisodeError
-from sparring.core.errors import message_of
-from sparring.core.own_code import method_of, returned
+from sparring.core.own_code import method_of, own_failure, returned
 from sparring.core.played import finite_reward
-from sparring.core.text import one_line
 
 
 class Game(ABC):
@@ -124,7 +122,7 @@ class Game(ABC):
         ``raised``.
         """
         kind = type(error.__cause__ or error).__name__
-        self.forfeit(pid, f"the game failed on the move: {one_line(message_of(error))}")
+        self.forfeit(pid, f"the game failed on the move: {own_failure(error)}")
         self._verdict_info[pid]["raised"] = kind
         self._broken = True
 

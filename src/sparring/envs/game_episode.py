@@ -118,8 +118,9 @@ class GameEpisode(Episode):
     rejects it or raises on it, or if the template is strict and the answer is ill-formed. The player is then
     asked again, at most ``error_allowance`` times in a row; the next invalid move ends the game, unless the
     game's own rules decide. A move on which the game raises ends it at once, also if it raises when the next
-    position is read or its rewards are not finite: models find what breaks a library. In a game of your own,
-    or on a script's move, or before any move, the episode fails.
+    position is read or its rewards are not finite: models find what breaks a library. The episode fails where
+    the player is not at fault: on a script's move, before any move, and in a game of your own, but for a move
+    that it does not list.
 
     A policy that is trained may explore: where the legal moves are known, it then answers with one that is
     drawn uniformly. Such an answer is a step like others, with the policy's own log-probabilities. At every
@@ -336,7 +337,7 @@ class GameEpisode(Episode):
         game = table.game
         ill_formed = self.template.strict and not well_formed
         illegal = legal is not None and action not in legal
-        if not ill_formed and not illegal and await self._apply(table, pid, action):
+        if not ill_formed and not illegal and await self._apply(table, pid, action, listed=legal is not None):
             table.errors[pid] = 0
             return False
         table.errors[pid] += 1
@@ -349,11 +350,12 @@ class GameEpisode(Episode):
             table.errors[pid] = 0
         return True
 
-    async def _apply(self, table: _Table, pid: int, action: str) -> bool:
+    async def _apply(self, table: _Table, pid: int, action: str, *, listed: bool) -> bool:
         """Make the move and read the next position; return whether the move was valid.
 
-        If the game raises on the move, the player is at fault; so too if it raises on reading the position,
-        unless it is a game of the user's own or an environment.
+        If the game raises on the move, the player is at fault; so too if it raises on reading the position.
+        A game of the user's own or an environment is itself at fault in the latter case, and also on a move
+        that it has ``listed`` as legal.
         """
         game, is_made = table.game, False
         try:
@@ -364,7 +366,7 @@ class GameEpisode(Episode):
             return valid
         except BaseException as error:
             is_own = isinstance(game, CheckedGame | EnvironmentGame)
-            is_of_own_code = is_own and (is_made or isinstance(error, EpisodeError))
+            is_of_own_code = is_own and (is_made or listed or isinstance(error, EpisodeError))
             if is_from_outside(error) or is_of_own_code or table.mover(pid).kind == "script":
                 raise
             game.break_off(pid, error)

@@ -2,7 +2,8 @@
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -18,10 +19,18 @@ from sparring.envs.environment import (
     with_moves,
 )
 
-# Its warnings, as of an id that has a newer version, do not concern whoever plays.
-gymnasium.logger.min_level = gymnasium.logger.ERROR
-
 _HIGHLIGHT = re.compile(r"\x1b\[[\d;]+m(.)\x1b\[0m")
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep Gymnasium from warning, as of an id that has a newer version: who plays has not chosen it."""
+    level = gymnasium.logger.min_level
+    gymnasium.logger.min_level = max(level, gymnasium.logger.ERROR)
+    try:
+        yield
+    finally:
+        gymnasium.logger.min_level = level
 
 
 def names() -> list[str]:
@@ -69,7 +78,8 @@ class GymnasiumEnvironment(BlockingEnvironment):
             if module:
                 importlib.import_module(module)
             spec = gymnasium.spec(registered)
-            self.env: Any = gymnasium.make(registered, **(self._drawing(spec) | settings))
+            with _without_warnings():
+                self.env: Any = gymnasium.make(registered, **(self._drawing(spec) | settings))
         space = self.env.action_space
         self.lists_moves = isinstance(space, gymnasium.spaces.Discrete)
         if not self.lists_moves and not isinstance(space, gymnasium.spaces.Text):

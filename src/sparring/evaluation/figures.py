@@ -1,7 +1,7 @@
 """Figures: every number of an evaluation under its own name, with its interval and which way is better."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -146,6 +146,13 @@ def mean_text(number: Interval, count: int) -> str:
         return "-"
     between = f"{number.low:+.2f} to {number.high:+.2f}" if number.high > number.low else ALL_EQUAL
     return f"{number.mid:+.2f} ({between})"
+
+
+def are_legal_but_invalid(values: Mapping[FigureName, float]) -> bool:
+    """Return whether legal answers are likely in a game, most matches of which an invalid move ended."""
+    likely = {name.env_id for name, value in values.items() if name.measure == MASS and value > 0.5}
+    lost = (name.env_id for name, value in values.items() if name.measure == ENDED_BY_INVALID and value > 0.5)
+    return any(env_id in likely for env_id in lost)
 
 
 def figure_text(figure: Figure) -> str:

@@ -87,11 +87,15 @@ RETRIES = 1
 
 @dataclass(frozen=True)
 class SeatedGame:
-    """A finished game: each seat's reward, the seat whose invalid move ended it, and all that happened."""
+    """A finished game: each seat's reward, the seat whose invalid move ended it, and all that happened.
+
+    ``children`` are the episodes that an episode of a program has started.
+    """
 
     rewards: list[float]
     invalid_seat: int | None
     rollout: Rollout
+    children: Sequence[GenerateResult] = ()
 
 
 Play = Callable[[str, PlaySpec], Awaitable[SeatedGame | str]]
@@ -245,7 +249,8 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
         scores = [[one[role] for one in outcomes if role in one] for role in roles]
         if not all(scores):
             return f"the episode gave no reward to {roles[scores.index([])]}"
-        return SeatedGame([sum(one) / len(one) for one in scores], None, result.rollout)
+        earned = [sum(one) / len(one) for one in scores]
+        return SeatedGame(earned, None, result.rollout, result.children)
 
     return play
 

@@ -13,7 +13,7 @@ import msgspec
 
 from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError
-from sparring.core.files import write_file
+from sparring.core.files import open_regular, write_file
 from sparring.envs.openspiel_game import InformationState
 from sparring.evaluation.nash_conv import states_of
 
@@ -44,7 +44,8 @@ def read_policy(path: Path, env_id: str) -> list[list[float]]:
         InputError: the file cannot be read, lacks a state, or has probabilities that are none.
     """
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "Name a policy file") from error
     found: dict[str, tuple[str, Mapping[int, float]]] = {}

@@ -90,6 +90,8 @@ class PolicyTable:
         if not path.exists():
             write_file(path, header.line())
             sync(path.parent)
+        if not path.is_file():
+            raise InputError(str(path), "is not a regular file", "Name another file")
         self._file = FileIO(path, "r+")
         try:
             lock(self._file.fileno(), wait=False)

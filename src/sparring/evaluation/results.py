@@ -13,7 +13,7 @@ from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Sampling
 from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
 from sparring.core.files import write_file
-from sparring.core.text import file_part, one_line
+from sparring.core.text import one_line, own_file_part
 from sparring.evaluation.task_result import TaskResult
 
 Side = Literal["model", "opponent"]
@@ -25,6 +25,10 @@ PLAYABLE_LEGAL_MASS = 0.1
 UNPLAYABLE_NOTE = (
     "NashConv treats the policy as if it gave only legal answers. With so little probability on them, it "
     "cannot be played: it loses by invalid moves."
+)
+THOUGHT_NOTE = (
+    "Most games ended by invalid moves although legal answers are likely: their probability is that right "
+    "after the prompt, where a chat template may open a thought, inside which nothing is said."
 )
 
 
@@ -306,8 +310,8 @@ class _Head(msgspec.Struct):
 
 
 def evaluation_path(directory: Path, step: int, name: str, suffix: str) -> Path:
-    """Return ``step-000020-NAME`` with a suffix; see :func:`~sparring.core.text.file_part`."""
-    return directory / f"step-{step:06d}-{file_part(name)}{suffix}"
+    """Return ``step-000020-NAME`` with a suffix; no other name has the same path."""
+    return directory / f"step-{step:06d}-{own_file_part(name)}{suffix}"
 
 
 def write_evaluation(directory: Path, step: int, name: str, result: EvaluationResult) -> Path:

@@ -126,17 +126,13 @@ class PureTextSharedModelGroup:
 
     async def create_supervised_fine_tune_job(self, examples: list[Example], job_name: str) -> None:
         """Make a job that imitates the assistant's messages of these conversations."""
-        await self._create("supervised", examples, job_name, {})
+        await self._create("supervised", examples, job_name)
 
     async def create_dpo_fine_tune_job(self, examples: list[Example], job_name: str) -> None:
         """Make a job that prefers the first of two answers to the same conversation."""
-        await self._create(
-            "dpo", examples, job_name, {} if self.dpo_beta is None else {"beta": self.dpo_beta}
-        )
+        await self._create("dpo", examples, job_name)
 
-    async def _create(
-        self, method: JobMethod, examples: list[Example], job_name: str, more: Mapping[str, Any]
-    ) -> None:
+    async def _create(self, method: JobMethod, examples: list[Example], job_name: str) -> None:
         if self.freeze_agent:
             self.state.fine_tune_job_id = FROZEN_JOB
             return
@@ -144,12 +140,14 @@ class PureTextSharedModelGroup:
             self.state.fine_tune_job_id = INSUFFICIENT_DATA_JOB
             return
         start = self.base_model_name if self.fine_tune_from_scratch else self.model_name
-        request = JobRequest(job_name, start, method, {**self._hyperparameters(method), **more}, self.seed)
+        request = JobRequest(job_name, start, method, self.hyperparameters_of(method), self.seed)
         self.state.fine_tune_job_id = (await self.records.submit(self.provider, request, examples)).id
 
-    def _hyperparameters(self, method: JobMethod) -> dict[str, Any]:
+    def hyperparameters_of(self, method: JobMethod) -> dict[str, Any]:
+        """Return the hyperparameters of jobs with a method."""
         common = {name: value for name, value in self.hyperparameters.items() if name not in METHODS}
-        return {**common, **self.hyperparameters.get(method, {})}
+        beta = {} if method != "dpo" or self.dpo_beta is None else {"beta": self.dpo_beta}
+        return {**common, **self.hyperparameters.get(method, {}), **beta}
 
     @property
     def has_job(self) -> bool:

@@ -17,6 +17,19 @@ from sparring.core.sampling import AS_LEARNED, Sampling
 from sparring.finetune.tinker_service import TinkerService
 
 
+def check_call(
+    max_reasoning: int | None, sampling: Sampling | None, reasoning: ReasoningTags = "auto"
+) -> None:
+    """Raise an InputError unless Tinker's API has what a call asks for, whatever the ``reasoning``."""
+    if max_reasoning is not None:
+        problem = f"is {max_reasoning}, and Tinker's API has no such limit"
+        raise InputError("max_reasoning", problem, "Leave it out, and limit max_tokens")
+    kept = sampling or AS_LEARNED
+    if replace(kept, top_p=AS_LEARNED.top_p, top_k=AS_LEARNED.top_k) != AS_LEARNED:
+        fix = "Set only temperature, top_p and top_k"
+        raise InputError("sampling", "has min_p or repetition_penalty, which Tinker's API lacks", fix)
+
+
 class TinkerClient(InferenceClient):
     """A client whose model names are base models, or paths of weights. An answer within ``timeout`` seconds.
 
@@ -49,13 +62,8 @@ class TinkerClient(InferenceClient):
         Raises TransientError: there is no answer now; EpisodeError: these messages are refused; InputError:
         no call can succeed.
         """
-        if max_reasoning is not None:
-            problem = f"is {max_reasoning}, and Tinker's API has no such limit"
-            raise InputError("max_reasoning", problem, "Leave it out, and limit max_tokens")
+        check_call(max_reasoning, sampling)
         kept = sampling or AS_LEARNED
-        if replace(kept, top_p=AS_LEARNED.top_p, top_k=AS_LEARNED.top_k) != AS_LEARNED:
-            fix = "Set only temperature, top_p and top_k"
-            raise InputError("sampling", "has min_p or repetition_penalty, which Tinker's API lacks", fix)
         if model is None:
             raise InputError("model", "is missing, and Tinker's API has no default", "Name a model")
         sampler = await self.service.sampler(model)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from sparring.core import SparringError
 from sparring.core.files import write_file
+from sparring.finetune.jobs.schema import TinkerHyperparameters
 from sparring.finetune.providers import (
     FineTuneJobError,
     Job,
@@ -33,7 +34,7 @@ from sparring.finetune.providers import (
 )
 from sparring.finetune.run_files import read_json, write_json
 from sparring.finetune.tinker.store import SAMPLER_WEIGHTS, WEIGHTS
-from sparring.finetune.tinker_plan import TinkerHyperparameters, TinkerPlan
+from sparring.finetune.tinker_plan import TinkerPlan
 from sparring.finetune.tinker_service import CONNECT_SECONDS, PATH, TinkerService
 from sparring.learn.fine_tuning.examples import Renderer, WrongLine
 

@@ -7,14 +7,11 @@ learning rates and AdamW.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any, Self
 
 from sparring.core import TrainingRecord
-from sparring.core.adapters import LORA_RANK, MAX_RANK
 from sparring.core.records import joined
-from sparring.finetune.jobs.schema import MAX_BATCH, MAX_EPOCHS, MAX_MULTIPLIER, read_conversations
+from sparring.finetune.jobs.schema import read_conversations
 from sparring.learn.algorithms.sft import Sft
 from sparring.learn.fine_tuning.examples import Renderer, families, opening
 from sparring.learn.fine_tuning.job import LEARNING
@@ -27,25 +24,8 @@ from sparring.learn.fine_tuning.settings import (
 )
 from sparring.learn.schedules import Schedule
 
-Auto = Literal["auto"]
 ADAM_EPS = 1e-8
 """torch's default, with which the server's own jobs are trained."""
-
-
-class TinkerHyperparameters(BaseModel):
-    """The hyperparameters that a job may have: OpenAI's, and the rank of a new adapter."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    n_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] | Auto = "auto"
-    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH)] | Auto = "auto"
-    learning_rate_multiplier: Annotated[float, Field(gt=0, le=MAX_MULTIPLIER)] | Auto = "auto"
-    rank: int = Field(default=LORA_RANK, ge=1, le=MAX_RANK)
-
-    def settings(self, seed: int) -> JobSettings:
-        """Return the settings of a job."""
-        given = {name: None if one == "auto" else one for name, one in self if name != "rank"}
-        return JobSettings("supervised", seed, **given)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from sparring.core.adapters import ADAPTER_CONFIG, BUNDLED_MODEL, Quantization
 from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import NOT_JSON, check_installed
+from sparring.core.files import check_regular
 from sparring.core.manifest import Hashes, base_of, is_sealed
 from sparring.learn.gguf.file import SUFFIX, gguf_parts, read_gguf
 from sparring.learn.model_cache import (
@@ -228,6 +229,7 @@ def check_model_name(name: str) -> None:
         check_gguf(parts)
         return
     if path.is_dir():
+        check_regular((one for depth in ("*", "*/*") for one in path.glob(depth)), "model")
         _check_is_no_adapter(path)
         _check_config(path)
         _check_safetensors(path)

@@ -1,8 +1,9 @@
 """Check a configuration before anything is loaded: quickly, without torch and without a network."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sparring.config import Config
 from sparring.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
@@ -10,6 +11,7 @@ from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
+from sparring.config.tasks import TaskSettings
 from sparring.core import Arena, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.chat_tokens import LINE_END
@@ -21,6 +23,7 @@ from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_play
 from sparring.envs.templates import get_template
 from sparring.learn.model_files import check_model_name
 from sparring.population import meta_strategies
+from sparring.programs.task_sources import check_task
 from sparring.run.best import check_keep_best
 from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
@@ -31,7 +34,7 @@ from sparring.run.evaluation_opponents import (
     tells_moves,
     why_base,
 )
-from sparring.run.given_adapters import check_given
+from sparring.run.given_adapters import checked_given
 from sparring.run.programs import (
     build_program,
     calls_in_tests,
@@ -39,23 +42,90 @@ from sparring.run.programs import (
     policies_of,
     roles_with_answers,
 )
-from sparring.run.rewards import composed_transforms
-from sparring.run.task_evaluations import check_tasks
+from sparring.run.rewards import checks_of_rewards
 
 OTHER_ALGORITHM = "Choose another algorithm, such as reinforce"
+Result = TypeVar("Result")
 _LATER = "the run finds it in the cache or downloads it"
 
 
-def check_config(config: Config) -> list[str]:
+class _Checks:
+    """Makes checks, and keeps the lines about what passes. What is wrong is raised, unless it is listed."""
+
+    def __init__(self, problems: list[InputError] | None) -> None:
+        self.found: list[str] = []
+        self.problems = problems
+
+    def result(self, check: Callable[..., Result], *args: Any) -> Result | None:
+        """Return the result of a check; ``None`` if it does not pass."""
+        try:
+            return check(*args)
+        except InputError as error:
+            if self.problems is None:
+                raise
+            if str(error) not in map(str, self.problems):
+                self.problems.append(error)
+            return None
+
+    def lines(self, check: Callable[..., list[str]], *args: Any) -> None:
+        """Keep the lines of a check."""
+        self.found += self.result(check, *args) or []
+
+
+def check_config(config: Config, problems: list[InputError] | None = None) -> list[str]:
     """Check whether a run with this configuration can start; return one line for each check that passed.
+
+    If a list of ``problems`` is given, what is wrong is added to it instead of raised, and only checks of
+    what depends on that are left out.
 
     Raises:
         InputError: the run cannot start. A model that has yet to be downloaded may still be missing.
     """
+    checks = _Checks(problems)
+    checks.lines(_check_model, config)
+    for check in (check_packages, _check_device, _check_frozen):
+        checks.result(check, config)
+    for check_reward in checks_of_rewards(config):
+        checks.result(check_reward)
+    program = None
+    if isinstance(config.play, Games):
+        is_playable, policies = _check_games(config, checks), config.policies
+    else:
+        program = checks.result(_checked_program, config)
+        is_playable, policies = program is not None, policies_of(program) if program else []
+        checks.found += [f"program with the policies {', '.join(policies)}"] if program else []
+    if is_playable:
+        checks.result(_check_draws, config, program)
+    for name in (*config.start, *config.frozen):
+        checks.lines(_check_given, config, name)
+    if is_playable:
+        checks.lines(_check_algorithms, config, policies)
+    if program is not None and not isinstance(config.program, PythonProgram):
+        checks.result(_check_roles_list_answers, config, program)
+    if config.population.sample_mode == "meta-nash":
+        checks.result(check_installed, "population.sample_mode", "populations", *meta_strategies.PACKAGES)
+    checks.result(check_keep_best, config)
+    for place, task in enumerate(config.evaluation.tasks):
+        checks.lines(_check_task, task, place)
+    if is_playable:
+        checks.result(_check_patience, config)
+    if config.run.runtime == "ray":
+        place_of_it = f"{config.ray.address} (not checked)" if config.ray.address else "this machine"
+        counts = {name: getattr(config.ray, f"{name}s") for name in ("engine", "learner", "collector")}
+        several = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
+        checks.found.append(f"Ray on {place_of_it}: {several}")
+    return checks.found
+
+
+def _check_model(config: Config) -> list[str]:
     name = config.model.name
     with renaming({"model": "model.name"}):
         check_model_name(name)
-    check_packages(config)
+    is_here = name == BUNDLED_MODEL or Path(name).exists()
+    return [f"model {name}" + ("" if is_here else f" (not looked at: {_LATER})")]
+
+
+def _check_device(config: Config) -> None:
     if config.inference.sleep or (config.run.runtime == "local" and config.model.device.startswith("cuda")):
         from sparring.run.hardware import choose_device  # torch takes seconds to import: only if needed
 
@@ -63,39 +133,34 @@ def check_config(config: Config) -> list[str]:
         if config.inference.sleep and not device.startswith("cuda"):
             problem = f"vLLM sleeps on CUDA GPUs only, and the run uses {device}"
             raise InputError("inference.sleep", problem, "Leave it out")
-    is_here = name == BUNDLED_MODEL or Path(name).exists()
-    found = [f"model {name}" + ("" if is_here else f" (not looked at: {_LATER})")]
+
+
+def _check_frozen(config: Config) -> None:
     for player in PLAYER_NAMES:
         if player in config.frozen:
             raise InputError(f"frozen.{player}", "is the name of a scripted player", "Rename it")
-    composed_transforms(config)
+
+
+def _checked_program(config: Config) -> Arena:
     program = build_program(config)
-    if program is None:
-        policies = config.policies
-        found += _check_games(config)
-    else:
-        policies = policies_of(program)
-        check_first_batch(program)
-        found.append(f"program with the policies {', '.join(policies)}")
-    _check_draws(config, program)
-    given = check_given(config)
-    found += [f"adapter {directory} for {name}" for name, directory in given.items()]
-    found += _check_algorithms(config, policies)
-    if program is not None and not isinstance(config.program, PythonProgram):
-        _check_roles_list_answers(config, program)
-    if config.population.sample_mode == "meta-nash":
-        check_installed("population.sample_mode", "populations", *meta_strategies.PACKAGES)
-    check_keep_best(config)
-    found += check_tasks(config)
+    assert program is not None
+    check_first_batch(program)
+    return program
+
+
+def _check_given(config: Config, name: str) -> list[str]:
+    return [f"adapter {checked_given(config, name)} for {name}"]
+
+
+def _check_task(settings: TaskSettings, place: int) -> list[str]:
+    return [check_task(settings, f"evaluation.tasks.{place}.name")]
+
+
+def _check_patience(config: Config) -> None:
     if config.evaluation.patience and not any(
         game.num_players == 1 or evaluation_opponents(config, game) for game in config.evaluated
     ):
         raise InputError("evaluation.patience", "there are no matches", "Name evaluation.opponents")
-    if config.run.runtime == "ray":
-        place = f"{config.ray.address} (not checked)" if config.ray.address else "this machine"
-        counts = {name: getattr(config.ray, f"{name}s") for name in ("engine", "learner", "collector")}
-        found.append(f"Ray on {place}: " + ", ".join(f"{count} {kind}(s)" for kind, count in counts.items()))
-    return found
 
 
 def _check_draws(config: Config, program: Arena | None) -> None:
@@ -107,43 +172,68 @@ def _check_draws(config: Config, program: Arena | None) -> None:
         calls_in_tests(config, role)
 
 
-def _check_games(config: Config) -> list[str]:
-    found = [f"environment {_check_env(env, f'envs.{index}')}" for index, env in enumerate(config.envs)]
+def _check_games(config: Config, checks: _Checks) -> bool:
+    """Return whether all games can be played, each with its template."""
+    right = {f"envs.{index}": False for index in range(len(config.envs))}
+    for field, env in zip(right, config.envs, strict=True):
+        right[field] = _is_playable(env, field, "environment", checks)
     for index, game in enumerate(config.evaluated):
+        field = f"envs.{index}"
         if config.evaluation.envs:
-            found.append(f"evaluations in {_check_env(game, f'evaluation.envs.{index}')}")
-        found += _check_evaluation(config, index, game)
+            field = f"evaluation.{field}"
+            right[field] = _is_playable(game, field, "evaluations in", checks)
+        if right[field]:
+            _check_evaluation(config, index, game, checks)
     names = config.population.fixed_opponents
-    for env in config.envs:
-        for place, name in enumerate(names if env.num_players > 1 else []):
-            _check_opponent(config, f"population.fixed_opponents.{place}", name, env.env_id)
-    return found + ([f"opponents of training: {', '.join(sorted(names))}"] if names else [])
+    for index, env in enumerate(config.envs):
+        for place, name in enumerate(names if env.num_players > 1 and right[f"envs.{index}"] else []):
+            field = f"population.fixed_opponents.{place}"
+            checks.result(_check_opponent, config, field, name, env.env_id)
+    checks.found += [f"opponents of training: {', '.join(sorted(names))}"] if names else []
+    return all(right.values())
 
 
-def _check_env(env: GameSettings, field: str) -> str:
-    names = {f"env.{name}": f"{field}.{name}" for name in ("id", "num_players", "options", "template")}
-    with renaming(names):
+def _is_playable(env: GameSettings, field: str, what: str, checks: _Checks) -> bool:
+    """Return whether a game can be played with its template."""
+    found = [checks.result(check, env, field) for check in (_check_game, _check_template)]
+    if all(found) and isinstance(env, EnvSettings):
+        for name in ("random_opening", "explore"):
+            if getattr(env, name):
+                checks.result(check_moves_are_told, env.env_id, f"{field}.{name}", "Set 0")
+    if all(found):
+        players = counted(env.num_players, "player")
+        checks.found.append(f"{what} {env.id}, {players}, template {env.template}")
+    return all(found)
+
+
+def _check_game(env: GameSettings, field: str) -> bool:
+    with renaming({f"env.{name}": f"{field}.{name}" for name in ("id", "num_players", "options")}):
         check_playable(env.env_id, env.num_players)
+    return True
+
+
+def _check_template(env: GameSettings, field: str) -> bool:
+    with renaming({"env.template": f"{field}.template"}):
         get_template(env.template)
-    if isinstance(env, EnvSettings) and env.random_opening:
-        check_moves_are_told(env.env_id, f"{field}.random_opening", "Set 0")
-    if isinstance(env, EnvSettings) and env.explore:
-        check_moves_are_told(env.env_id, f"{field}.explore", "Set 0")
-    return f"{env.id}, {counted(env.num_players, 'player')}, template {env.template}"
+    return True
 
 
-def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings) -> list[str]:
+def _check_evaluation(config: Config, index: int, game: EvaluatedGameSettings, checks: _Checks) -> None:
     field = "evaluation" if game.opponents is None else f"evaluation.envs.{index}"
     names = evaluation_opponents(config, game)
     for place, name in enumerate(names):
         check = _check_mixture if name == MIXTURE else _check_opponent
-        check(config, f"{field}.opponents.{place}", name, game.env_id)
-    found = [f"opponents in {config.label(game)}: {', '.join(sorted(names))}"] if names else []
+        checks.result(check, config, f"{field}.opponents.{place}", name, game.env_id)
+    if names:
+        checks.found.append(f"opponents in {config.shown(config.label(game))}: {', '.join(sorted(names))}")
     if measures_nash_conv(config, game):
-        check_nash_conv(game.id)
-        check_models_end_answers(game, "evaluation.nash_conv", "Set it to false")
-        found.append(f"NashConv of {config.label(game)}")
-    return found
+        checks.lines(_check_nash_conv_of, config, game)
+
+
+def _check_nash_conv_of(config: Config, game: EvaluatedGameSettings) -> list[str]:
+    check_nash_conv(game.id)
+    check_models_end_answers(game, "evaluation.nash_conv", "Set it to false")
+    return [f"NashConv of {config.shown(config.label(game))}"]
 
 
 def _check_opponent(config: Config, field: str, name: str, env_id: str) -> None:

@@ -47,15 +47,15 @@ def problems_of(
 ) -> list[InputError]:
     """Return why a run of that ``name`` cannot start, with the arguments of ``load_fitted``.
 
-    What is played is looked at only where the configuration is right.
+    What is played, and the files that are named, are looked at only where the configuration is right.
     """
     if problems := config_problems(source, overrides, recipe):
         return problems
     config, _ = load_fitted(source, overrides, recipe)
-    checks: list[Callable[[], object]] = [partial(check_config, config)]
-    if name is not None:
-        checks.insert(0, partial(named_run_directory, Path(config.run.directory), name))
-    return [error for check in checks if (error := _error(check))]
+    if name is not None and (error := _error(partial(named_run_directory, Path(config.run.directory), name))):
+        problems.append(error)
+    check_config(config, problems)
+    return problems
 
 
 def _problem(check: Callable[[str], None], games: list[str]) -> str:

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from sparring.collection.rollout_log import write_rollouts
 from sparring.config import Config
 from sparring.config.play import EvaluatedGameSettings
+from sparring.config.toml_files import parse_toml
 from sparring.core import AgentSpec, Arena, Rollout, derive_seed
 from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import build_episode
@@ -70,11 +71,12 @@ class Evaluations:
         trained = [self.config.label(env) for env in self.config.envs]
         for env in self.config.evaluated:
             label = self.config.label(env)
-            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {label}"
+            shown_env = self.config.shown(label)
+            of_env = "" if trained == [label] and len(self.config.evaluated) == 1 else f" in {shown_env}"
             alone: list[str | None] = [None]
             played = env.games or games
             for opponent in evaluation_opponents(self.config, env) if env.num_players > 1 else alone:
-                progress.say(f"{label}: {played} games against {opponent or 'the environment'}")
+                progress.say(f"{shown_env}: {played} games against {opponent or 'the environment'}")
                 rollouts: dict[int, Rollout] = {}
                 finished: list[int] = []
                 result = await self._match(env, opponent, played, progress, rollouts, finished)
@@ -217,7 +219,8 @@ def comparison_of(run: RunDirectory) -> RenderableType:
         while files.unread:
             files.read()
         figures |= files.figures()
-    table = before_and_after(RunView("", figures=figures))
+    config = parse_toml(run.config_file.read_text("utf-8"))
+    table = before_and_after(RunView("", config, figures=figures))
     return "nothing was evaluated" if table is None else table_text(table)
 
 

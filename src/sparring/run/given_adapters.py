@@ -109,25 +109,28 @@ def frozen_adapters(config: Config) -> dict[str, AdapterRef]:
 
 
 def check_given(config: Config) -> dict[str, Path]:
-    """Check the adapters of ``[start]`` and ``[frozen]`` as far as their ``adapter_config.json`` says.
+    """Return the directory of each adapter of ``[start]`` and ``[frozen]``; see ``checked_given``."""
+    return {name: checked_given(config, name) for name in (*config.start, *config.frozen)}
 
-    Returns their directories, as :func:`find_given` does.
-    """
-    given, lora = find_given(config), config.lora
+
+def checked_given(config: Config, name: str) -> Path:
+    """Return the directory of an adapter of ``[start]`` or ``[frozen]``; raise an InputError if there is none
+    or it does not fit, as far as its ``adapter_config.json`` says."""
+    section, lora = "start" if name in config.start else "frozen", config.lora
+    field = f"{section}.{name}"
+    directory = find_adapter(getattr(config, section)[name], name, field)
     run = {"r": lora.rank, "lora_alpha": lora.alpha, "target_modules": lora.target_modules}
-    for name, directory in given.items():
-        field = f"{'start' if name in config.start else 'frozen'}.{name}"
-        try:
-            shape = shape_of(read_adapter_config(directory))
-        except InputError as error:
-            raise InputError(field, error.problem, error.fix) from error
-        # Once PEFT sees the model, it shortens long lists, and names stacked experts in target_parameters.
-        rewritten = "target_parameters" in shape or len(lora.target_modules) >= _SHORTENED
-        unknown = {"target_modules": lora.target_modules} if rewritten else {}
-        wrong = differences(shape | unknown, run)
-        if wrong:
-            raise InputError(field, f"{directory}: {'; '.join(wrong)}", SET_LORA)
-    return given
+    try:
+        shape = shape_of(read_adapter_config(directory))
+    except InputError as error:
+        raise InputError(field, error.problem, error.fix) from error
+    # Once PEFT sees the model, it shortens long lists, and names stacked experts in target_parameters.
+    rewritten = "target_parameters" in shape or len(lora.target_modules) >= _SHORTENED
+    unknown = {"target_modules": lora.target_modules} if rewritten else {}
+    wrong = differences(shape | unknown, run)
+    if wrong:
+        raise InputError(field, f"{directory}: {'; '.join(wrong)}", SET_LORA)
+    return directory
 
 
 def load_adapter_of(directory: Path, model: "PolicyModel", name: str) -> None:

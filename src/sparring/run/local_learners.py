@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.core import SparringError, TrainingRecord
-from sparring.core.own_code import is_own, own_code
+from sparring.core.own_code import own_code
+from sparring.core.own_modules import is_own
 from sparring.learn.saved_states import newest_whole
 from sparring.run.answer_lengths import AnswerLimits, lengths_in, notes_on_lengths
 from sparring.run.learners import Records, Saved, State, UpdateBatch, learn

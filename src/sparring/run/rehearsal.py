@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import random
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import redirect_stderr, redirect_stdout
@@ -25,6 +26,7 @@ from sparring.core import (
     SparringError,
     TrainingBatch,
     Trajectory,
+    derive_seed,
     trajectories_of,
 )
 from sparring.core.adapters import BUNDLED_MODEL
@@ -40,6 +42,7 @@ from sparring.core.own_code import (
     returned,
 )
 from sparring.core.play import PlaySpec, trajectories_of_roles
+from sparring.core.text import counted
 from sparring.core.types import AgentSpec
 from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
@@ -56,6 +59,8 @@ LIMIT_SECONDS = 20.0
 """The longest rehearsal; what takes longer is not checked."""
 _GRACE_SECONDS = 0.5
 """What is left to code that waits, and not to code that blocks, before it is given up."""
+MORE_GAMES, MORE_SECONDS = 31, 2.0
+"""How often the user's own games are played again, and until when: some fail after rare moves only."""
 MOST_TURNS = 100
 MOST_CALLS = 1000
 """How many calls of the model are kept: an endless conversation makes ever longer ones."""
@@ -230,16 +235,29 @@ class _Prompter(PromptTemplate):
 
 
 async def _games(config: Config, rehearsal: Rehearsal) -> None:
-    trajectories = []
-    for env in [*config.envs, *config.evaluation.envs]:
-        result = await _game(config, env, rehearsal)
+    trajectories, envs, end = [], [*config.envs, *config.evaluation.envs], time.monotonic() + MORE_SECONDS
+    for env in envs:
+        result = await _game(config, env, config.seed, rehearsal)
         trajectories += trajectories_of(result.rollout)
         rehearsal.found.append(f"one episode of {env.name} with made-up answers")
     _through_a_buffer(config, trajectories)
+    own = [env for env in envs if library_of(env.id) == "python"]
+    if more := await _more_games(config, own, end):
+        rehearsal.found.append(f"{counted(more, 'more episode')} of your own, with other answers")
 
 
-async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> GenerateResult:
-    episode, draw = build_episode(env), random.Random(config.seed)
+async def _more_games(config: Config, own: list[GameSettings], end: float) -> int:
+    """Play the user's own games again, in turn, until a time; return how many were played."""
+    turns = [(number, env) for number in range(MORE_GAMES) for env in own]
+    for played, (number, env) in enumerate(turns):
+        if time.monotonic() > end:
+            return played
+        await _game(config, env, derive_seed(config.seed, "rehearsal", number), Rehearsal())
+    return len(turns)
+
+
+async def _game(config: Config, env: GameSettings, seed: int, rehearsal: Rehearsal) -> GenerateResult:
+    episode, draw = build_episode(env), random.Random(seed)
     episode.template = template = _Prompter(episode.template)
     episode.max_turns = min(episode.max_turns, MOST_TURNS)
     client = _MadeUp(
@@ -251,8 +269,8 @@ async def _game(config: Config, env: GameSettings, rehearsal: Rehearsal) -> Gene
     trained = config.policies
     agents = tuple(AgentSpec("policy" if one in trained else "model", one) for one in env.seats)
     arena.add_episode(episode.episode_type, episode)
-    spec = PlaySpec(episode.name, env.num_players, agents, config.seed)
-    result = await arena.try_episode(episode.episode_type, spec, {"seed": config.seed})
+    spec = PlaySpec(episode.name, env.num_players, agents, seed)
+    result = await arena.try_episode(episode.episode_type, spec, {"seed": seed})
     rehearsal.legal += [(env.name, answer) for answer in sorted(template.seen)]
     reason = result.rollout.error or _raised(result.rollout.extras)
     if reason and (library_of(env.id) == "python" or result.rollout.error):

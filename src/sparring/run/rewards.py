@@ -1,5 +1,7 @@
 """The way from rewards to advantages that a configuration describes: credit, or a buffer with transforms."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from sparring.collection import transforms
@@ -51,6 +53,13 @@ TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
 """The transforms whose arguments are their settings, by their ``type``."""
 
 
+FAMILIES = {
+    "final": transforms.FinalRewardTransform,
+    "step": transforms.StepRewardTransform,
+    "sampling": transforms.SamplingRewardTransform,
+}
+
+
 def build_credit(settings: CreditSettings) -> CreditAssigner:
     """Build the credit assigner that the configuration describes."""
     if settings.path is not None:
@@ -74,15 +83,22 @@ def build_buffer(config: Config, tracker: MetricLogger | None, batch_log: BatchL
     )
 
 
+def checks_of_rewards(config: Config) -> Iterator[Callable[[], object]]:
+    """Yield what raises an InputError if a transform of yours, or the credit assigner, cannot be built."""
+    for name, family in FAMILIES.items():
+        for place, one in enumerate(getattr(config.rewards, name)):
+            if isinstance(one, PythonTransform):
+                yield partial(_built_one, one, family, f"rewards.{name}.{place}", config.envs)
+    if config.credit is not None:
+        yield partial(build_credit, config.credit)
+
+
 def composed_transforms(config: Config) -> Composed:
     """Return the stacks of the three families of transforms; ``None`` for an empty one.
 
     A credit assigner or a critic of all policies takes the place of the sampling transforms.
     """
-    rewards, envs = config.rewards, config.envs
-    final = _built(rewards.final, transforms.FinalRewardTransform, "rewards.final", envs)
-    step = _built(rewards.step, transforms.StepRewardTransform, "rewards.step", envs)
-    sampling = _built(rewards.sampling, transforms.SamplingRewardTransform, "rewards.sampling", envs)
+    final, step, sampling = (_built(config, name) for name in FAMILIES)
     if config.credit is not None:
         sampling = [transforms.CreditTransform(build_credit(config.credit))]
     if config.learning.critic is not None:
@@ -94,21 +110,20 @@ def composed_transforms(config: Config) -> Composed:
     )
 
 
-def _built(
-    settings: list[FinalReward] | list[StepReward] | list[SamplingReward],
-    family: type,
-    field: str,
-    envs: list[EnvSettings],
-) -> list[Any]:
-    built: list[Any] = []
-    for place, one in enumerate(settings):
-        table = f"{field}.{place}"
-        if isinstance(one, PythonTransform):
-            built.append(build_own(own_class(one.path, family, f"{table}.path"), table, one.options))
-        elif isinstance(one, GameRange):
-            built.append(transforms.DivideByGameRange({env.name: reward_scale(env.id) for env in envs}))
-        elif isinstance(one, WinDrawLoss):
-            built.append(transforms.WinDrawLossFormatter(one.win, one.draw, one.loss))
-        else:
-            built.append(TRANSFORMS[one.type](**one.model_dump(exclude={"type"})))
-    return built
+def _built(config: Config, name: str) -> list[Any]:
+    settings, family = getattr(config.rewards, name), FAMILIES[name]
+    return [
+        _built_one(one, family, f"rewards.{name}.{place}", config.envs) for place, one in enumerate(settings)
+    ]
+
+
+def _built_one(
+    one: FinalReward | StepReward | SamplingReward, family: type, table: str, envs: list[EnvSettings]
+) -> Any:
+    if isinstance(one, PythonTransform):
+        return build_own(own_class(one.path, family, f"{table}.path"), table, one.options)
+    if isinstance(one, GameRange):
+        return transforms.DivideByGameRange({env.name: reward_scale(env.id) for env in envs})
+    if isinstance(one, WinDrawLoss):
+        return transforms.WinDrawLossFormatter(one.win, one.draw, one.loss)
+    return TRANSFORMS[one.type](**one.model_dump(exclude={"type"}))

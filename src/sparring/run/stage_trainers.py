@@ -1,8 +1,11 @@
 """Build the stage trainer of a configuration: claims, agents and their models, and where jobs are made."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from sparring.config import Config
 from sparring.config.finetune import DEFAULT_AGENT, FinetuneSettings, parameters_of
@@ -11,14 +14,21 @@ from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.own_code import is_class_path, own_class
+from sparring.core.reasoning import ReasoningTags
+from sparring.core.sampling import Sampling
 from sparring.engine.adapters import FINE_TUNED
 from sparring.engine.api_connection import HOSTED, checked_address, key_of
 from sparring.engine.openai_client import OpenAIClient
 from sparring.finetune.algorithms import PureTextEiTrainer, PureTextMaltTrainer
 from sparring.finetune.hyper_params import ExperimentSettings, HyperParameters
+from sparring.finetune.jobs.schema import (
+    DpoHyperparameters,
+    SupervisedHyperparameters,
+    TinkerHyperparameters,
+)
 from sparring.finetune.model_groups import JobRecords, PureTextSharedModelGroup
 from sparring.finetune.openai_jobs import OpenAIJobs
-from sparring.finetune.providers import DryRunJobs, JobProvider, drawing_agents
+from sparring.finetune.providers import DryRunJobs, JobMethod, JobProvider, drawing_agents
 from sparring.finetune.run_files import RunFiles
 from sparring.finetune.scenario import PureTextEnvironment, ScenarioInstance, agents_of
 from sparring.finetune.statistics import View
@@ -92,9 +102,11 @@ def build_scenario(
     assert isinstance(arena, ProofArena)
     names = [agent.name for agent in arena.protocol.agents]
     _check_models(config, names)
+    groups = _groups(config, names, directory)
+    _check_hyperparameters(given, groups)
     arena.client, provider = _api(config, arena, directory, say, connect)
+    groups = {name: replace(group, provider=provider) for name, group in groups.items()}
     arena.set_concurrency(given.provider.concurrency)
-    groups = _groups(config, names, directory, provider)
     parameters = {agent: parameters_of(given.agents, agent) for agent in arena.roles}
 
     def environment(claims: Sequence[Claim], count: int, *, train: bool) -> PureTextEnvironment:
@@ -153,10 +165,8 @@ def _check_models(config: Config, agents: list[str]) -> None:
             raise InputError(field, problem, "Write the name of the model that it starts from")
 
 
-def _groups(
-    config: Config, agents: list[str], directory: Path, provider: JobProvider
-) -> dict[str, PureTextSharedModelGroup]:
-    """Return the groups of agents that share a model."""
+def _groups(config: Config, agents: list[str], directory: Path) -> dict[str, PureTextSharedModelGroup]:
+    """Return the groups of agents that share a model, with jobs that do nothing."""
     given = settings_of(config)
     unknown = given.agents.keys() - {*agents, DEFAULT_AGENT}
     if unknown:
@@ -181,7 +191,7 @@ def _groups(
             group,
             tuple(names),
             first.model_name,
-            provider,
+            DryRunJobs(),
             JobRecords(RunFiles(directory).jobs),
             first.freeze_agent,
             first.fine_tune_from_scratch,
@@ -192,11 +202,38 @@ def _groups(
     return groups
 
 
+FORMS: dict[str, dict[JobMethod, type[BaseModel]]] = {
+    "local": {"supervised": SupervisedHyperparameters, "dpo": DpoHyperparameters},
+    "tinker": {"supervised": TinkerHyperparameters},
+}
+"""The hyperparameters that jobs may have, by provider and method, where they are known."""
+
+
+def _check_hyperparameters(given: FinetuneSettings, groups: Mapping[str, PureTextSharedModelGroup]) -> None:
+    """Check the hyperparameters of the jobs that a trainer of this package makes."""
+    imitates = given.pure_text_malt.num_initial_ei_iterations > 0 or given.trainer == "pure_text_ei"
+    used = {"supervised": imitates, "dpo": given.trainer == "pure_text_malt"}
+    forms = FORMS.get(given.provider.type, {})
+    methods = [] if is_class_path(given.trainer) else [method for method in forms if used[method]]
+    for group in groups.values():
+        for method in [] if group.freeze_agent else methods:
+            try:
+                forms[method].model_validate(group.hyperparameters_of(method))
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                field = f"finetune.agents.{group.agent_names[0]}.hyperparameters"
+                known = f"A job has: {', '.join(forms[method].model_fields)}"
+                raise InputError(field, f"{first['loc'][0]}: {first['msg']}", known) from None
+
+
 def _api(
     config: Config, arena: ProofArena, directory: Path, say: Callable[[str], None], connect: bool
 ) -> tuple[InferenceClient, JobProvider]:
     given = settings_of(config).provider
     if given.type == "tinker":
+        from sparring.finetune.tinker_client import check_call
+
+        _check_calls(config, arena, check_call)
         check_installed("finetune.provider.type", "tinker", "tinker")
     if given.draws_answers or (given.type in ("local", "tinker") and not connect):
         return drawing_agents(arena.protocol), DryRunJobs()
@@ -205,6 +242,7 @@ def _api(
     if given.type == "local":
         return _local_api(config, directory, say)
     client = OpenAIClient(model=TRAINED, base_url=given.address, timeout=config.collection.game_timeout)
+    _check_calls(config, arena, client.beyond_openai)
     if given.type == "dry_run":
         return client, DryRunJobs()
     return client, OpenAIJobs(
@@ -215,6 +253,27 @@ def _api(
         states=dict(given.states),
         say=say,
     )
+
+
+def _check_calls(
+    config: Config,
+    arena: ProofArena,
+    check: Callable[[int | None, Sampling | None, ReasoningTags], object],
+) -> None:
+    """Raise an InputError at the field that the user wrote if an API lacks what an agent's calls ask for."""
+    for name, role in arena.roles.items():
+        own = config.roles.get(name)
+        limited = "inference" if own is None or own.max_reasoning is None else f"roles.{name}"
+        asked = {
+            f"{limited}.max_reasoning": (role.max_reasoning, None),
+            f"roles.{name}.sampling": (None, role.sampling),
+            f"roles.{name}.test_sampling": (None, calls_in_tests(config, name).sampling),
+        }
+        for field, call in asked.items():
+            try:
+                check(*call, role.reasoning)
+            except InputError as error:
+                raise InputError(field, error.problem, error.fix) from None
 
 
 def _local_api(

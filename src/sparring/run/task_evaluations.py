@@ -1,5 +1,6 @@
 """Ask the tasks of a run: questions that it never trains on, each task at its own pace."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from sparring.collection.rollout_log import write_rollouts
@@ -19,7 +20,7 @@ from sparring.evaluation.results import (
 from sparring.evaluation.task_result import TaskResult
 from sparring.evaluation.tasks import ask_task
 from sparring.learn.own_sampling import drawing
-from sparring.programs.task_sources import check_task, load_task
+from sparring.programs.task_sources import load_task
 from sparring.programs.tasks import Task
 from sparring.run.assembly import build_arena
 from sparring.run.progress import RunProgress
@@ -96,15 +97,16 @@ class TaskEvaluations:
         return self._loaded[settings.name]
 
     def _beside_first(self, step: int, label: str, result: TaskResult) -> TaskResult:
-        """Return the result with the change since the evaluation before training, if that can be read."""
+        """Return the result with the change since the evaluation before training, if that can be read. In an
+        older run its file may have another name."""
         if not step:
             return result
-        try:
-            content = evaluation_path(self.directory.tasks, 0, label, ".json").read_bytes()
-            _, first = decoded_evaluation(content)
-        except (OSError, ValueError):  # a run that began without the task, or a damaged file
-            return result
-        return result.beside(first) if isinstance(first, TaskResult) else result
+        for path in sorted(self.directory.tasks.glob("step-000000-*.json")):
+            with contextlib.suppress(OSError, ValueError):  # a damaged file
+                _, first = decoded_evaluation(path.read_bytes())
+                if isinstance(first, TaskResult) and first.task == label:
+                    return result.beside(first)
+        return result
 
 
 def calls_of_task(
@@ -131,12 +133,3 @@ def tasks_due(config: Config, step: int, *, full: bool) -> list[TaskSettings]:
         if full or (every and step % every == 0):
             due.append(task)
     return due
-
-
-def check_tasks(config: Config) -> list[str]:
-    """Return one line for each task that can be asked, as far as that needs no network.
-
-    Raises InputError: a package is missing, or the questions cannot be read.
-    """
-    tasks = enumerate(config.evaluation.tasks)
-    return [check_task(settings, f"evaluation.tasks.{place}.name") for place, settings in tasks]

@@ -131,7 +131,7 @@ class Trainer:
     def _tell_notes(self) -> None:
         for note in self.saved.notes:
             if note not in self._told:
-                print_line(self.console, note)
+                print_line(self.console, self.config.shown(note))
         self._told.update(self.saved.notes)
 
     async def _measure_update(self) -> None:

@@ -58,8 +58,13 @@ def chart_sections(run: RunView) -> dict[str, list[Chart]]:
             "Answers": _answers(run),
             "Speed": _speed(run),
         }
-    found = {title: [one for one in charts if one is not None] for title, charts in made.items()}
+    found = {title: [_shown(run, one) for one in charts if one is not None] for title, charts in made.items()}
     return {title: charts for title, charts in found.items() if charts}
+
+
+def _shown(run: RunView, made: Chart) -> Chart:
+    lines = [replace(one, name=run.shown(one.name)) for one in made.lines]
+    return replace(made, title=run.shown(made.title), lines=lines)
 
 
 def _strength(run: RunView) -> Charts:

@@ -61,6 +61,7 @@ class FineTuning:
         sampled: how many rollouts of the present iteration, or of its test, there are.
         wanted: how many there will be; 0 if nothing is being played.
         jobs: its jobs, in order.
+        awaited: the ids of the jobs that the run waits for, or has stopped at.
         models: the present model of each group that has one of its own.
         solo: accuracy of a solo verifier by iteration, for comparison.
         damaged: the files that could not be read.
@@ -71,6 +72,7 @@ class FineTuning:
     sampled: int = 0
     wanted: int = 0
     jobs: list[FineTuneJob] = field(default_factory=list)
+    awaited: set[str] = field(default_factory=set)
     models: dict[str, str] = field(default_factory=dict)
     solo: dict[float, Interval] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
@@ -131,13 +133,16 @@ class FineTuningFiles:
         if self._growing is not None:
             self._growing.read()
             sampled, sampling = self._growing.lines, read_json(self.files.sampling, PlannedRollouts)
-        named = {name: group.fine_tuned_model_name for name, group in state.shared_model_groups.items()}
+        groups, stage = state.shared_model_groups, state.train_loop_stage
+        named = {name: group.fine_tuned_model_name for name, group in groups.items()}
+        last = {group.fine_tune_job_id for group in groups.values()}
         return FineTuning(
-            state.train_loop_stage,
+            stage,
             state.iteration,
             sampled,
             0 if sampling is None else sampling.total,
             self._jobs(),
+            {job for job in last if job and stage == "await_fine_tune_jobs"},
             {name: model for name, model in named.items() if model},
             damaged=damaged,
         )

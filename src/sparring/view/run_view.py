@@ -6,7 +6,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from sparring.config.finetune import AgentParameters
-from sparring.core.env_id import env_name, with_options
+from sparring.core.env_id import env_name, with_options, with_short_names
 from sparring.evaluation.figures import FigureName
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import Figures, of_tasks
@@ -54,6 +54,7 @@ class RunView:
         in_use: whether a process trains this run, as far as is known.
         tuning: what is particular to a run through fine-tuning jobs; ``None`` for any other. Its steps are
             iterations, and metrics and evaluations count them from 0.
+        config_problem: what is wrong with the configuration; empty if nothing is, or there is none.
     """
 
     name: str
@@ -71,6 +72,7 @@ class RunView:
     actors: dict[str, dict[str, Any]] = field(default_factory=dict)
     in_use: bool = True
     tuning: FineTuning | None = None
+    config_problem: str = ""
 
     @property
     def step(self) -> int:
@@ -164,6 +166,11 @@ class RunView:
     def watches(self) -> list[str]:
         """Return the names of the games of evaluations, if they have games of their own."""
         return _names_of(self.setting("evaluation", "envs", list))
+
+    def shown(self, text: str) -> str:
+        """Return a text for a reader, in which environments have short names."""
+        games = self.config.get("envs"), self.setting("evaluation", "envs", list)
+        return with_short_names(text, [one for some in games for one in _ids_of(some)])
 
     def asks(self) -> list[str]:
         """Return the names of the tasks that were asked."""
@@ -274,9 +281,19 @@ class RunView:
 
 
 def _names_of(games: Any) -> list[str]:
-    tables = [game for game in games or [] if isinstance(game, dict)]
-    ids = (with_options(str(game.get("id")), game.get("options") or {}) for game in tables)
-    return list(dict.fromkeys(map(env_name, ids)))
+    return list(dict.fromkeys(map(env_name, _ids_of(games))))
+
+
+def _ids_of(games: Any) -> list[str]:
+    tables = [game for game in games if isinstance(game, dict)] if isinstance(games, list) else []
+    return [_id_of(str(game.get("id")), game.get("options")) for game in tables]
+
+
+def _id_of(env_id: str, options: Any) -> str:
+    try:
+        return with_options(env_id, options if isinstance(options, dict) else {})
+    except TypeError:  # of a damaged configuration: JSON has no dates
+        return env_id
 
 
 class ViewSource(Protocol):

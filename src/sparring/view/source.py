@@ -1,11 +1,12 @@
 """RunDirectorySource: reads a run's directory repeatedly while it grows, or after the run has finished."""
 
+import contextlib
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from sparring.config.toml_files import parse_toml
+from sparring.config.loading import config_problems
+from sparring.config.toml_files import read_toml
 from sparring.core import InputError
 from sparring.core.files import is_locked
 from sparring.view.episodes import LoggedEpisode, last_episode
@@ -35,6 +36,7 @@ class RunDirectorySource:
     def __init__(self, path: Path, *, whole: bool = False) -> None:
         self.path = path
         self._config: dict[str, Any] = {}
+        self._config_problem = ""
         self._metrics = MetricsTail(path / "metrics.jsonl")
         self.evaluations = EvaluationFiles(path / "evaluation", whole=whole)
         self.tasks = EvaluationFiles(path / "tasks", whole=whole)
@@ -65,6 +67,7 @@ class RunDirectorySource:
         return RunView(
             name=self.path.resolve().name,
             config=self._config,
+            config_problem=self._config_problem,
             series=metrics.series(),
             latest=dict(metrics.latest),
             lines=metrics.lines,
@@ -80,12 +83,12 @@ class RunDirectorySource:
         )
 
     def _read_config(self) -> None:
-        if self._config:
+        file = self.path / "config.toml"
+        if self._config or not file.is_file():
             return
-        try:
-            self._config = parse_toml((self.path / "config.toml").read_text(encoding="utf-8-sig"))
-        except (FileNotFoundError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            self._config = {}
+        self._config_problem = config_problem(file)
+        with contextlib.suppress(InputError):  # which is the problem
+            self._config = read_toml(str(file))
 
     def _read_game(self) -> None:
         newest = self._newest_log() if self._tuning is None else self._tuning_files.newest_log()
@@ -104,6 +107,13 @@ class RunDirectorySource:
             return None
         newest = self._logs.newest(".jsonl")
         return None if newest is None else (newest, self._logs.entries[newest.name])
+
+
+def config_problem(file: Path) -> str:
+    """Return the first thing that is wrong with a configuration; empty if nothing is."""
+    for problem in config_problems(str(file), {}):
+        return problem.problem if problem.field == str(file) else f"{problem.field}: {problem.problem}"
+    return ""
 
 
 def read_to_end(source: RunDirectorySource) -> RunView:

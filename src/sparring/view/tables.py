@@ -24,9 +24,10 @@ from sparring.evaluation.figures import (
     Figure,
     FigureName,
     Kind,
+    are_legal_but_invalid,
     kind_of,
 )
-from sparring.evaluation.results import UNPLAYABLE_NOTE
+from sparring.evaluation.results import THOUGHT_NOTE, UNPLAYABLE_NOTE
 from sparring.finetune.run_files import TRAINING
 from sparring.view.charts import round_range
 from sparring.view.evaluations import Figures, decisive, match_title, of_measure, of_program, of_tasks
@@ -111,7 +112,8 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     A figure that the last evaluation did not measure has no value after. ``briefly`` leaves out what follows
     from other figures of a match.
     """
-    groups = [*_match_groups(run, briefly), *_exact_groups(run), *_program_groups(run), *_task_groups(run)]
+    made = (_match_groups(run, briefly), _exact_groups(run), _program_groups(run), _task_groups(run))
+    groups = [(run.shown(title), note, rows) for group in made for title, note, rows in group]
     if not groups:
         return None
     changes = of_tasks(run.figures, CHANGE)
@@ -123,6 +125,8 @@ def before_and_after(run: RunView, *, briefly: bool = False) -> Table | None:
     exact = [one for name in of_measure(run.figures, NASH_CONV) for one in _ends(run, name)]
     if not all(one.is_playable for one in exact if one is not None):
         notes.append(UNPLAYABLE_NOTE)
+    if are_legal_but_invalid({name: series[max(series)].value for name, series in run.figures.items()}):
+        notes.append(THOUGHT_NOTE)
     legend = "Bars are the intervals; grey: before, blue: after." if kinds else ""
     return Table(("", "Before", "After", ""), groups, notes, "share" in shown, legend)
 
@@ -286,7 +290,7 @@ def _figure_tile(run: RunView, name: FigureName, series: dict[int, Figure]) -> t
         title = f"Win % against {name.opponent}" if name.opponent else "Solved %"
     else:
         title = name.name if not name.env_id else f"{name.name[:1].upper()}{name.name[1:]}"
-    note = name.env_id or counted(ends[1].count, "item")
+    note = run.shown(name.env_id) or counted(ends[1].count, "item")
     return title, " → ".join(texts), note if ends[1].is_playable else f"{note}; {UNPLAYABLE}, see below"
 
 

@@ -88,8 +88,8 @@ class PolicyCell(OtherCell):
         """Add NashConv of each file, and the hash of all."""
         digest, env_id = sha256(), self.game.env.id
         for games, path in self._files():
-            digest.update(path.read_bytes())
             result.points.append(Point(nash_conv_of_table(env_id, read_policy(path, env_id)), games))
+            digest.update(path.read_bytes())
         result.smaller_is_better = True
         result.sha256 = digest.hexdigest()
 

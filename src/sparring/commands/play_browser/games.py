@@ -15,6 +15,7 @@ from sparring.commands.play_browser.server import serve_page
 from sparring.commands.play_browser.table import PersonsTable, Told
 from sparring.commands.programs import PERSON, ProgramRun, WithPerson, play_episode
 from sparring.core import derive_seed
+from sparring.core.env_id import class_name
 from sparring.evaluation.match import Progress
 from sparring.evaluation.venues import started
 
@@ -34,7 +35,7 @@ def games_in_browser(games: PersonsGames, say: Say) -> None:
 async def play_game_at(table: PersonsTable, dealt: Dealt, max_turns: int) -> None:
     """Play a game to its end. Until then the person sees what its seat sees and no more."""
     game, mine = dealt.game, dealt.mine
-    table.title = f"{game.env_id}: you have seat {mine} of {game.num_players}"
+    table.title = f"{class_name(game.env_id)}: you have seat {mine} of {game.num_players}"
     table.rules = game.rules(mine).strip()
     told: list[Told] = []
     turn = 0

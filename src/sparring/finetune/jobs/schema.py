@@ -8,11 +8,13 @@ one message of the assistant in each output. What could only be ignored (tools, 
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from sparring.core import Message, Messages
+from sparring.core.adapters import LORA_RANK, MAX_RANK
 from sparring.engine.server_errors import ApiError
 from sparring.learn.fine_tuning.examples import Conversation, Preference, WrongLine
 from sparring.learn.fine_tuning.settings import JobSettings
@@ -129,22 +131,59 @@ MAX_EPOCHS, MAX_BATCH, MAX_MULTIPLIER, MAX_BETA = 1000, 4096, 1e6, 100.0
 SUFFIX = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class _Supervised(_Strict):
-    n_epochs: int | Auto = "auto"
-    batch_size: int | Auto = "auto"
-    learning_rate_multiplier: float | Auto = "auto"
+def _whole(most: int) -> AfterValidator:
+    return _in_range(lambda value: 1 <= value <= most, f"give a number from 1 to {most}, or auto")
 
 
-class _Dpo(_Supervised):
-    beta: float | Auto = "auto"
+def _positive(most: float) -> AfterValidator:
+    return _in_range(lambda value: 0 < value <= most, f"give a number above 0 and up to {most:g}, or auto")
+
+
+def _in_range(holds: Callable[[float], bool], problem: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if value == "auto" or holds(value):
+            return value
+        raise PydanticCustomError("range", "{problem}", {"problem": problem})
+
+    return AfterValidator(check)
+
+
+class SupervisedHyperparameters(_Strict):
+    """The hyperparameters of a job that may be chosen, by OpenAI's names."""
+
+    n_epochs: Annotated[int | Auto, _whole(MAX_EPOCHS)] = "auto"
+    batch_size: Annotated[int | Auto, _whole(MAX_BATCH)] = "auto"
+    learning_rate_multiplier: Annotated[float | Auto, _positive(MAX_MULTIPLIER)] = "auto"
+
+    def given(self) -> dict[str, Any]:
+        """Return the values of settings, ``None`` for auto."""
+        return {name: None if value == "auto" else value for name, value in self}
+
+
+class DpoHyperparameters(SupervisedHyperparameters):
+    """Those of a job of DPO."""
+
+    beta: Annotated[float | Auto, _positive(MAX_BETA)] = "auto"
+
+
+class TinkerHyperparameters(SupervisedHyperparameters):
+    """Those of a job at a service with Tinker's API, and the rank of a new adapter."""
+
+    rank: int = Field(default=LORA_RANK, ge=1, le=MAX_RANK)
+
+    def settings(self, seed: int) -> JobSettings:
+        """Return the settings of a job."""
+        given = self.given()
+        del given["rank"]
+        return JobSettings("supervised", seed, **given)
 
 
 class _SupervisedMethod(_Strict):
-    hyperparameters: _Supervised = _Supervised()
+    hyperparameters: SupervisedHyperparameters = SupervisedHyperparameters()
 
 
 class _DpoMethod(_Strict):
-    hyperparameters: _Dpo = _Dpo()
+    hyperparameters: DpoHyperparameters = DpoHyperparameters()
 
 
 class _Method(_Strict):
@@ -163,7 +202,7 @@ class CreateJob(_Strict):
     suffix: str | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     method: _Method | None = None
-    hyperparameters: _Supervised | None = None
+    hyperparameters: SupervisedHyperparameters | None = None
     metadata: dict[str, str] | None = None
     integrations: list[Any] | None = None
 
@@ -189,40 +228,13 @@ class CreateJob(_Strict):
         for name in ("supervised", "dpo", "reinforcement"):
             if name != method.type and getattr(method, name) is not None:
                 raise _wrong(f"method.{name}", f"the type of the method is {method.type}")
-        chosen: _Supervised
+        chosen: SupervisedHyperparameters
         if method.type == "dpo":
-            chosen = method.dpo.hyperparameters if method.dpo else _Dpo()
+            chosen = method.dpo.hyperparameters if method.dpo else DpoHyperparameters()
         else:
             given = method.supervised.hyperparameters if method.supervised else None
-            chosen = given or self.hyperparameters or _Supervised()
-        place = "hyperparameters" if self.method is None else f"method.{method.type}.hyperparameters"
-        beta = chosen.beta if isinstance(chosen, _Dpo) else "auto"
-        return JobSettings(
-            method=method.type,
-            seed=seed if self.seed is None else self.seed,
-            n_epochs=_whole(chosen.n_epochs, f"{place}.n_epochs", MAX_EPOCHS),
-            batch_size=_whole(chosen.batch_size, f"{place}.batch_size", MAX_BATCH),
-            learning_rate_multiplier=_positive(
-                chosen.learning_rate_multiplier, f"{place}.learning_rate_multiplier", MAX_MULTIPLIER
-            ),
-            beta=_positive(beta, f"{place}.beta", MAX_BETA),
-        )
-
-
-def _whole(value: int | Auto, param: str, most: int) -> int | None:
-    if value == "auto":
-        return None
-    if not 1 <= value <= most:
-        raise _wrong(param, f"give a number from 1 to {most}, or auto")
-    return value
-
-
-def _positive(value: float | Auto, param: str, most: float) -> float | None:
-    if value == "auto":
-        return None
-    if not 0 < value <= most:
-        raise _wrong(param, f"give a number above 0 and up to {most:g}, or auto")
-    return value
+            chosen = given or self.hyperparameters or SupervisedHyperparameters()
+        return JobSettings(method.type, seed if self.seed is None else self.seed, **chosen.given())
 
 
 def _wrong(param: str, problem: str) -> ApiError:

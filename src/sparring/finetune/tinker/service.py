@@ -51,6 +51,8 @@ class TrainingService:
         policy: the base model, whose policies they become.
         base: how the base model is called.
         say: prints a line for whoever runs the server.
+
+    Raises InputError: the directory is in use, or its models train in another type than the base has.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class TrainingService:
         self.policy = policy
         self.base = base
         self.say = say
+        self._check_type()
         self._models: OrderedDict[str, TrainingModel] = OrderedDict()
         self._made = 0
         self._pending: defaultdict[str, dict[int, tuple[str, Path]]] = defaultdict(dict)
@@ -88,6 +91,19 @@ class TrainingService:
             os.close(self.store.lock)
 
     # What clients ask for.
+
+    def _check_type(self) -> None:
+        kept = sorted({self._type_of(name) for name in self.store.names(MODELS)} - {"", self.base.dtype})
+        if kept:
+            os.close(self.store.lock)
+            problem = f"the models in {self.store.directory} train in {kept[0]}, this is {self.base.dtype}"
+            raise InputError("--dtype", problem, f"Write --dtype {kept[0]}, or name another directory")
+
+    def _type_of(self, name: str) -> str:
+        try:
+            return self.store.model(name).record().dtype
+        except InputError:  # damaged, which concerns only its own client
+            return ""
 
     def create_session(self, request: CreateSession) -> str:
         """Create a session, and return its id."""
@@ -186,6 +202,7 @@ class TrainingService:
             first,
             now(),
             metadata,
+            self.base.dtype,
         )
         is_new = name not in self.store.names(MODELS)
         files = self.store.add_model(name, record)

@@ -67,7 +67,8 @@ class SamplerRecord(msgspec.Struct, frozen=True):
 
 class ModelRecord(msgspec.Struct, frozen=True):
     """A model. ``base`` are the hashes of the base model's files; ``first`` is the number of its first
-    request: 0 if it begins by loading weights."""
+    request: 0 if it begins by loading weights. ``dtype`` is the type in which it trains; empty if it is of an
+    older server."""
 
     rank: int
     layers: list[str]
@@ -77,6 +78,7 @@ class ModelRecord(msgspec.Struct, frozen=True):
     first: int
     created: float
     user_metadata: dict[str, Any] | None = None
+    dtype: str = ""
 
 
 class KeptAnswer(msgspec.Struct, frozen=True):

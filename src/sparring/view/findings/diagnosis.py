@@ -70,5 +70,5 @@ def findings_of(run: RunView, played: PlayedGames = NOTHING) -> list[Finding]:
     found = [one for diagnosis in diagnoses for one in diagnosis(evidence)]
     causes = {one.cause for one in found}
     kept = [one for one in found if causes.isdisjoint(one.whole)]
-    named = [replace(one, settings=fields_of(run, one.settings)) for one in kept]
+    named = [replace(one, text=run.shown(one.text), settings=fields_of(run, one.settings)) for one in kept]
     return sorted(named, key=lambda one: one.severity)

@@ -17,6 +17,7 @@ from sparring.view.evaluations import Figures, decisive, of_measure, of_program,
 from sparring.view.findings.evidence import RunEvidence, Window
 from sparring.view.findings.finding import Finding
 from sparring.view.findings.settings import MEASURED, TASKS
+from sparring.view.findings.warnings import RAISED, game_raises
 from sparring.view.run_view import REWARD as REWARD_OF
 
 NOISE = 0.1
@@ -237,21 +238,10 @@ def failures(seen: RunEvidence) -> Iterator[Finding]:
 
 def games_that_raised(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if at least a tenth of the games of the newest updates ended by the game's error."""
-    prefix = "accounts/raised "
-    counts = {name: _counted(seen, prefix + name) for name in seen.recent.medians(prefix)}
+    counts = {name: _counted(seen, RAISED + name) for name in seen.recent.medians(RAISED)}
     started = _counted(seen, "accounts/started")
     if sum(counts.values()) >= FAILED * started > 0:
-        yield Finding(
-            "game raises",
-            "critical",
-            f"{sum(counts.values()) / started:.0%} of the games ended because the game raised an error on a "
-            f"move, mostly {max(counts, key=counts.__getitem__)}, which counts as an invalid move",
-            "play the game yourself, with sparring play base --env ID, and correct it",
-            ("envs",),
-            "concepts.md#invalid-moves",
-            sum(counts.values()) / started,
-            seen.recent.updates,
-        )
+        yield game_raises(counts, started, seen.recent.updates)
 
 
 def _counted(seen: RunEvidence, name: str) -> float:
@@ -270,6 +260,8 @@ def damaged_files(seen: RunEvidence) -> Iterator[Finding]:
         found += run.tuning.damaged
     if run.damaged_lines:
         found.insert(0, f"metrics.jsonl ({counted(run.damaged_lines, 'line')})")
+    if run.config_problem:
+        found.insert(0, f"config.toml ({run.config_problem})")
     checkpoints = "; sparring train --resume says which checkpoint is whole" if run.tuning is None else ""
     if found:
         more = f" and {counted(len(found) - 5, 'other')}" if len(found) > 5 else ""

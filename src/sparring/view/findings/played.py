@@ -1,7 +1,6 @@
 """PlayedGames: what recent updates played and what it earned, read back from a run's rollouts and batches."""
 
 import gzip
-import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,9 +11,8 @@ from typing import Any
 import msgspec
 
 from sparring.collection.start_log import failure_of
-from sparring.config.toml_files import parse_toml
 from sparring.core.text import counted
-from sparring.view.files import decoded, number_of
+from sparring.view.files import decoded, number_of, read_json
 
 RECENT = 10
 """At most this many of the newest updates say how a run is now: enough that one bad update is no finding, and
@@ -92,6 +90,10 @@ class _Line(msgspec.Struct):
     rollout: _Rollout
 
 
+class _Asked(msgspec.Struct):
+    task: str
+
+
 class _Batch(msgspec.Struct):
     """The part of a batch's line that is read."""
 
@@ -106,7 +108,7 @@ def read_played(run_dir: Path) -> PlayedGames:
     Raises:
         OSError: a file exists but cannot be read.
     """
-    damaged = ["config.toml"] if _has_damaged_config(run_dir) else []
+    damaged: list[str] = []
     logs = _newest_last(run_dir.glob("rollouts/step-*.jsonl"))
     recent = [one for path in logs[-RECENT:] for one in _rollouts(path, damaged)]
     batches = _newest_last(run_dir.glob("batches/batch-*.jsonl.gz"))
@@ -140,16 +142,6 @@ def read_played(run_dir: Path) -> PlayedGames:
         failure=failure_of(run_dir) or "",
         damaged=damaged,
     )
-
-
-def _has_damaged_config(run_dir: Path) -> bool:
-    try:
-        parse_toml((run_dir / "config.toml").read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return False
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return True
-    return False
 
 
 def question_of(artifact: Any) -> str:
@@ -187,7 +179,10 @@ def _asked(run_dir: Path) -> Iterator[tuple[str, Path]]:
     conversations = _newest_last(run_dir.glob("evaluation/step-*-conversations.jsonl"))
     if conversations:
         yield "the evaluation", conversations[-1]
-    tasks = {path.stem.split("-", 2)[-1]: path for path in _newest_last(run_dir.glob("tasks/step-*.jsonl"))}
+    tasks = {}
+    for path in _newest_last(run_dir.glob("tasks/step-*.jsonl")):
+        about = read_json(path.with_suffix(".json"), _Asked)
+        tasks[path.stem.split("-", 2)[-1] if about is None else about.task] = path
     for name, path in sorted(tasks.items()):
         yield f"the task {name}", path
 

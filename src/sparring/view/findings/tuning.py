@@ -41,15 +41,15 @@ def nothing_to_imitate(seen: RunEvidence) -> Iterator[Finding]:
 
 
 def broken_jobs(seen: RunEvidence) -> Iterator[Finding]:
-    """Yield a finding for each group whose last job made no model."""
-    jobs = [] if seen.run.tuning is None else seen.run.tuning.jobs
-    for job in {job.group: job for job in jobs}.values():
+    """Yield a finding for each group at whose job the run has stopped: it made no model."""
+    tuning = seen.run.tuning
+    for job in [] if tuning is None else [one for one in tuning.jobs if one.id in tuning.awaited]:
         if job.status in BROKEN:
             why = f": {job.error}" if job.error else ""
             yield Finding(
                 f"job failed/{job.group}",
                 "critical",
-                f"the last job of {job.group} is {job.status}{why}",
+                f"the job of {job.group} is {job.status}{why}",
                 "mend this, and go on with sparring finetune --resume",
                 ("finetune.provider.recreate_failed_jobs",),
                 PAGE,

@@ -9,6 +9,7 @@ from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_example
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
 GAMES = "collection-"
+RAISED = "accounts/raised "
 NO_ADVANTAGE = "no advantage"
 EQUAL_GROUPS = "equal groups"
 _STOP = {
@@ -22,7 +23,13 @@ _LEARNED = "howto-logging.md#is-anything-learned"
 
 def warnings_of(metrics: Mapping[str, Any]) -> list[Finding]:
     """Return the warnings about the metrics of one step, the most serious first."""
-    return [*_nothing_learned(metrics), *_cut(metrics), *_equal_groups(metrics), *_rewarded_in_vain(metrics)]
+    return [
+        *_nothing_learned(metrics),
+        *_cut(metrics),
+        *_endless(metrics),
+        *_equal_groups(metrics),
+        *_rewarded_in_vain(metrics),
+    ]
 
 
 class WarningLog:
@@ -33,9 +40,35 @@ class WarningLog:
 
     def new(self, metrics: Mapping[str, Any]) -> list[Finding]:
         """Return the warnings about these metrics whose cause has not been reported yet."""
-        found = [one for one in warnings_of(metrics) if self._reported.isdisjoint((one.cause, *one.whole))]
+        due = [*_raised(metrics), *warnings_of(metrics)]
+        found = [one for one in due if self._reported.isdisjoint((one.cause, *one.whole))]
         self._reported |= {one.cause for one in found}
         return found
+
+
+def game_raises(
+    counts: Mapping[str, float], started: float, updates: tuple[int, int] | None = None
+) -> Finding:
+    """Return that games ended because the game raised an error on a move: how many, by its type."""
+    share = sum(counts.values()) / started
+    return Finding(
+        "game raises",
+        "critical",
+        f"{share:.0%} of the games ended because the game raised an error on a move, mostly "
+        f"{max(counts, key=counts.__getitem__)}, which counts as an invalid move",
+        "correct the game; in rollouts/, game_info has the file and the line",
+        ("envs",),
+        "concepts.md#invalid-moves",
+        share,
+        updates,
+    )
+
+
+def _raised(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    counts = dict(_by_role(metrics, RAISED))
+    started = metrics.get("accounts/started", 0)
+    if sum(counts.values()) > MOST * started > 0:
+        yield game_raises(counts, started)
 
 
 def _nothing_learned(metrics: Mapping[str, Any]) -> Iterator[Finding]:
@@ -93,6 +126,24 @@ def _cut(metrics: Mapping[str, Any]) -> Iterator[Finding]:
                 _advice_on_cut(share, going_on.get(role, 0.0), endless.get(role, 0.0), _STOP[played]),
                 ("inference.max_tokens", "envs", "roles"),
                 _LEARNED,
+                share,
+            )
+
+
+def _endless(metrics: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each role whose answers are thoughts without an end, but not for want of tokens."""
+    cut = dict(_by_role(metrics, "answers/cut_share/"))
+    for role, share in _by_role(metrics, "answers/endless_reasoning_share/"):
+        if share > MOST >= cut.get(role, 0.0):
+            yield Finding(
+                f"endless thoughts/{role}",
+                "critical",
+                f"{share:.0%} of the answers of {role} are thoughts without an end, which say nothing; "
+                "NashConv and legal count legal answers inside them",
+                "switch thoughts off, as in model.template_options = {enable_thinking = false}, or reward "
+                "those that end",
+                ("model.template_options", "rewards.step"),
+                "howto-reasoning.md#whose-tags",
                 share,
             )
 

@@ -85,7 +85,7 @@ def shared_of(
     cards: Sequence[Card], names: Sequence[str], by_token: AnswersByToken, *, of_evaluation: bool
 ) -> Shared:
     """Return what cards share. ``names`` come first; others that act in them follow."""
-    everything = [one for card in cards for one in _with_parts(card)]
+    everything = [one for card in cards for one in with_parts(card)]
     prompts: defaultdict[Speaker, list[Messages]] = defaultdict(list)
     for card in everything:
         for turn in card.turns:
@@ -113,8 +113,9 @@ def shared_beginning(prompts: Sequence[Messages]) -> Messages:
     return first[: max(0, length)]
 
 
-def _with_parts(card: Card) -> list[Card]:
-    return [card, *(one for part in card.parts for one in _with_parts(part))]
+def with_parts(card: Card) -> list[Card]:
+    """Return a card and those of its parts, at any depth."""
+    return [card, *(one for part in card.parts for one in with_parts(part))]
 
 
 def _beginnings_html(shared: Shared) -> str:
@@ -179,7 +180,7 @@ def _unit(cards: Sequence[Card]) -> str:
 
 
 def _steps_of(card: Card) -> list[Step]:
-    return [turn.step for one in _with_parts(card) for turn in one.turns if turn.step is not None]
+    return [turn.step for one in with_parts(card) for turn in one.turns if turn.step is not None]
 
 
 def _facts_of(card: Card, shared: Shared, unit: str) -> Json:
@@ -202,7 +203,7 @@ def _facts_of(card: Card, shared: Shared, unit: str) -> Json:
 def _names_in(card: Card) -> set[str]:
     """Return the seats or roles that earn something or speak in a card or its sub-episodes."""
     return {
-        name for one in _with_parts(card) for name in (*one.rewards, *(turn.speaker for turn in one.turns))
+        name for one in with_parts(card) for name in (*one.rewards, *(turn.speaker for turn in one.turns))
     }
 
 

@@ -13,7 +13,7 @@ from sparring.view.cards import CLAIM_RIGHT, CLAIM_WRONG, Card, card_of
 from sparring.view.episodes import LoggedEpisode
 from sparring.view.evaluations import match_title
 from sparring.view.findings.diagnosis import findings_of
-from sparring.view.report.cards import cards_html, shared_of
+from sparring.view.report.cards import cards_html, shared_of, with_parts
 from sparring.view.report.figures import figure_sections
 from sparring.view.report.html import Page
 from sparring.view.tables import before_and_after, decisions_table, figure_cell, jobs_table, tiles_of
@@ -64,7 +64,9 @@ def report_html(run: WholeRun) -> str:
     page.table("Decisions by truth", decisions_table(run))
     for title, figures in figure_sections(run).items():
         page.charts(title, figures)
-    page.section("What it plays", "".join(_policy_html(*one) for one in run.exact.items()))
+    page.section(
+        "What it plays", "".join(_policy_html(run.shown(env_id), one) for env_id, one in run.exact.items())
+    )
     page.table("Jobs", jobs_table(run.tuning.jobs) if run.tuning is not None else None)
     _add_evaluated(page, run)
     _add_asked(page, run)
@@ -89,7 +91,7 @@ def _subtitle_html(run: WholeRun) -> str:
     else:
         parts += [("plays", run.plays()), ("evaluated in", run.watches())]
     parts.append(("asked", run.asks()))
-    shown = [f"{words} <b>{escape(', '.join(found))}</b>" for words, found in parts if found]
+    shown = [f"{words} <b>{escape(run.shown(', '.join(found)))}</b>" for words, found in parts if found]
     return ", ".join([" ".join(shown[:2]), *shown[2:]])
 
 
@@ -163,7 +165,7 @@ def _policy_bar(chances: dict[str, float], colours: dict[str, int]) -> str:
 
 
 def _add_evaluated(page: Page, run: WholeRun) -> None:
-    groups = {_transcript_title(run, one): list(map(card_of, one.episodes)) for one in run.transcripts}
+    groups = {_transcript_title(run, one): _cards_of(run, one.episodes) for one in run.transcripts}
     cards = [card for group in groups.values() for card in group]
     shared = shared_of(cards, run.roles(), page.by_token, of_evaluation=True)
     title = _title_of(run, cards)
@@ -172,7 +174,7 @@ def _add_evaluated(page: Page, run: WholeRun) -> None:
 
 
 def _add_asked(page: Page, run: WholeRun) -> None:
-    groups = {_asked_title(run, one): list(map(card_of, one.episodes)) for one in run.asked}
+    groups = {_asked_title(run, one): _cards_of(run, one.episodes) for one in run.asked}
     cards = [card for group in groups.values() for card in group]
     shared = shared_of(cards, (), page.by_token, of_evaluation=True)
     note = "The first questions of each. The figures beside them count all. Nothing is trained on these."
@@ -187,7 +189,7 @@ def _asked_title(run: WholeRun, one: Transcript) -> str:
 
 
 def _transcript_title(run: WholeRun, one: Transcript) -> str:
-    played = f": {match_title(one.env_id, one.opponent)}" if one.env_id else ""
+    played = f": {run.shown(match_title(one.env_id, one.opponent))}" if one.env_id else ""
     found = [
         f"{name.measure} {figure_cell(series[one.step].interval, series[one.step].kind).text}"
         for name, series in run.figures.items()
@@ -203,10 +205,18 @@ def _add_training(page: Page, run: WholeRun) -> None:
     for step in dict.fromkeys(episode.step for episode in run.episodes):
         of_step = [episode for episode in run.episodes if episode.step == step]
         title = f"Iteration {step}" if run.tuning is not None else f"Update {step}{_versions_html(of_step)}"
-        groups[title] = list(map(card_of, of_step))
+        groups[title] = _cards_of(run, of_step)
     cards = [card for group in groups.values() for card in group]
     shared = shared_of(cards, run.roles(), page.by_token, of_evaluation=False)
     page.section(_title_of(run, cards), cards_html(groups, shared, unfolded=True), _choice_text(run))
+
+
+def _cards_of(run: WholeRun, episodes: Iterable[LoggedEpisode]) -> list[Card]:
+    cards = list(map(card_of, episodes))
+    for card in cards:
+        for one in with_parts(card):
+            one.where = run.shown(one.where)
+    return cards
 
 
 def _title_of(run: WholeRun, cards: Iterable[Card]) -> str:

@@ -51,8 +51,11 @@ def warnings_panel(view: RunView) -> Panel:
 
 def run_panel(view: RunView) -> Panel:
     """Return the model, what it plays, and the headline figures."""
-    rows = [("model", view.model, ""), ("plays", ", ".join(view.plays()), "")]
-    rows += [("evaluated in", ", ".join(view.watches()), ""), ("asked", ", ".join(view.asks()), "")]
+    rows = [("model", view.model, ""), ("plays", view.shown(", ".join(view.plays())), "")]
+    rows += [
+        ("evaluated in", view.shown(", ".join(view.watches())), ""),
+        ("asked", ", ".join(view.asks()), ""),
+    ]
     rows += tiles_of(view)
     if view.damaged_lines:
         rows.append(("damaged lines", f"{view.damaged_lines} skipped", ""))
