@@ -21,8 +21,13 @@ from program_runs import configure as configure_program
 from ray_accounts import problems_of
 from ray_faults import QUIET, Faults, pid_of
 from seat_runs import SIDES
+from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.calls import RemoteLogger
+from sparring.cluster.elsewhere import COMMAND_FILES, command_host
+from sparring.cluster.placement import beside_command
 from sparring.cluster.run import train
 from sparring.config import Config
+from sparring.config.run import RaySettings
 from sparring.run.single_process import train as train_locally
 
 pytestmark = pytest.mark.slow
@@ -184,4 +189,20 @@ def test_a_run_ends_as_an_undisturbed_one_although_learner_files_and_command_are
         assert same(whole.directory, cut.directory, 0.0)
     finally:
         faults.end_commands()
+        ray.shutdown()
+
+
+def test_files_are_copied_on_other_nodes_unless_every_node_sees_them(address):
+    ray.init(address=address, namespace="nodes", **QUIET)
+    try:
+        other = restarting(RemoteLogger, num_cpus=1).remote(None)
+        files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote("model")
+        for shared in (False, True):
+            command = command_host(RaySettings(shared_directory=shared), "nodes")
+            looks = lambda self, command=command: command.files_if_elsewhere() is not None  # noqa: E731
+            found = ray.get([one.__ray_call__.remote(looks) for one in (other, files)])
+            assert found == [not shared, False]
+        ray.kill(other)
+        ray.kill(files)
+    finally:
         ray.shutdown()

@@ -139,7 +139,8 @@ class MirroredLearner:
         here.mkdir(parents=True, exist_ok=True)
         async with self._pushed():
             await self._service.write_adapters(str(here))
-            await self._mirror.move(here)
+            with errors_of_files():
+                await self._mirror.move(here)
 
     async def keep(self, directory: str) -> None:
         """See :meth:`LearnerService.keep`."""
@@ -155,8 +156,8 @@ class MirroredLearner:
     async def _pushed(self) -> AsyncIterator[None]:
         """Push what the body has changed. What a call before could not push is pushed too."""
         async with self._one_call:
+            yield
             with errors_of_files():
-                yield
                 await self._mirror.push()
 
     def _told(self, saved: Saved) -> Saved:
