@@ -171,15 +171,15 @@ def test_a_run_ends_as_an_undisturbed_one_although_learner_files_and_command_are
     ray.init(address=address, **QUIET)
     try:
         faults = Faults(own / "faults", own / "model", random.Random(0), address=address)
-        short = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--run.save_every=2")
-        whole, cut = faults.train(0, *short, updates=8), faults.train(0, *short, updates=8)
+        short = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--run.save_every=20")
+        whole, cut = (faults.train(0, *short, updates=40) for _ in range(2))
         said = whole.end()
         assert whole.process.returncode == 0, said
-        for saved, victims in ((1, ["Learner"]), (2, ["CommandFiles"]), (4, ["CommandFiles", "Learner"])):
+        for saved, victims in ((1, ["Learner"]), (5, ["CommandFiles"]), (10, ["CommandFiles", "Learner"])):
             assert cut.wait_until(lambda saved=saved: cut.saved() >= saved)
             for name in victims:
                 os.kill(pid_of(cut, name), signal.SIGKILL)
-        assert cut.wait_until(lambda: cut.saved() >= 6)
+        assert cut.wait_until(lambda: cut.saved() >= 15)
         cut.process.kill()
         cut.end()
         cut = faults.resume(cut.directory)
