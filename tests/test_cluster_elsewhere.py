@@ -172,9 +172,10 @@ def test_a_run_ends_as_an_undisturbed_one_although_learner_files_and_command_are
     try:
         faults = Faults(own / "faults", own / "model", random.Random(0), address=address)
         short = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--run.save_every=20")
-        whole, cut = (faults.train(0, *short, updates=40) for _ in range(2))
+        whole = faults.train(0, *short, updates=40)
         said = whole.end()
         assert whole.process.returncode == 0, said
+        cut = faults.train(0, *short, updates=40)
         for saved, victims in ((1, ["Learner"]), (5, ["CommandFiles"]), (10, ["CommandFiles", "Learner"])):
             assert cut.wait_until(lambda saved=saved: cut.saved() >= saved)
             for name in victims:
