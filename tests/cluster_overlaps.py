@@ -222,7 +222,7 @@ class Services:
         host.buffer_name = self.actors.buffer
         client = EngineClient([], config.policies)
         results = {policy: assembly.evaluated_uid(config, policy) for policy in config.policies}
-        serving = ClusterServing(client, results, learners)
+        serving = ClusterServing(client, results, learners, self.directory.path)
         arena = assembly.build_arena(config, client, 1)
         games = MadeUpGames(config, self.directory, metrics, host, serving, learners, arena)
         games.services = self

@@ -34,6 +34,7 @@ STARTS_RAY = {
     "test_cluster_recipes",
     "test_cluster_seats",
     "test_cluster_serve",
+    "test_cluster_store",
     "test_cluster_tasks",
     "test_cluster_train::test_a_finished_run_on_ray_goes_on_to_more_updates",
     "test_cluster_train::test_a_run_that_was_resumed_elsewhere_while_it_joined_the_cluster_writes_nothing",

@@ -111,7 +111,7 @@ async def test_a_lost_update_is_made_again_as_if_for_the_first_time(config, tmp_
     assert lines[-1]["learner/samples_seen"] == lines[-1]["accounts/consumed"] * 2 - 4
     assert again.evaluated() == 5, "the new evaluation is rated too"
     (copy,) = [one for one in again.pool.pool.opponents() if one.uid == "ckpt-3"]
-    assert (copy.games, copy.path_or_name) == (0, str(path / "averages" / "000003"))
+    assert (copy.games, copy.path_or_name) == (0, "averages/000003")
     average = load_file(path / "averages" / "000003" / "adapter_model.safetensors")
     assert any((average[name] != lost_average[name]).any() for name in average), "of other games"
     for place in ("best", "checkpoints"):

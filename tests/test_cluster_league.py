@@ -106,7 +106,7 @@ def test_copies_are_what_the_players_had_become(here, there):
     known = members(there, 3)
     assert known.keys() == members(here, 2).keys()
     for uid in ("attacker-ckpt-2", "finder-ckpt-2", "ckpt-2"):
-        assert close(copy_of(here, uid), load_adapter(Path(known[uid]["path_or_name"]))[0]), uid
+        assert close(copy_of(here, uid), load_adapter(there / known[uid]["path_or_name"])[0]), uid
 
 
 def test_no_game_counts_twice(here, there):

@@ -106,13 +106,14 @@ async def test_a_run_killed_after_the_line_of_an_update_keeps_the_copies_of_that
 
 
 class Versions:
-    """The adapters that a learner writes and deletes."""
+    """The adapters that a learner writes into a run and deletes."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Path) -> None:
+        self.run = run
         self.there: list[str] = []
 
     def write(self, step: int) -> None:
-        self.there.append(f"versions/{step:06d}")
+        self.there.append(str(self.run / f"versions/{step:06d}"))
 
     def results(self) -> dict[str, str | None]:
         return {"default": self.there[-1]}
@@ -135,10 +136,10 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     config = configured(tmp_path, **population)
     service = assembly.build_pool(config, ["default"])
     pool, directory = service.pool, RunDirectory.create(tmp_path / "run")
-    versions = Versions()
+    versions = Versions(tmp_path / "run")
     learners = RemoteLearners(LocalHandle(Hosted(lambda: versions)), functools.partial(Path, "nowhere"))
     client = EngineClient([])
-    serving = ClusterServing(client, {"default": "average"}, learners)
+    serving = ClusterServing(client, {"default": "average"}, learners, tmp_path / "run")
     policies = ["default"]
     handle = LocalHandle(service)
     opponents = PlaySource(
@@ -149,7 +150,9 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     for step in range(1, 100):
         versions.write(step)
         active = set(pool.active_checkpoints())
-        needed.append({one.path_or_name for one in pool.opponents() if one.uid in active} - {None})
+        names = {one.path_or_name for one in pool.opponents() if one.uid in active} - {None}
+        assert not any(Path(name).is_absolute() for name in names), "the run may be moved"
+        needed.append({str(tmp_path / "run" / name) for name in names})
         await serving.publish(Saved(step, {"default": step}, {"default": versions.there[-1]}))
         assert needed[-1] | needed[max(0, step - 2)] <= {*versions.there}, step
         if await opponents.add_copies(step):

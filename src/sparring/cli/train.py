@@ -132,14 +132,18 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
             f"(got {', '.join(given)})"
         )
         raise InputError("--resume", problem, f"Use only: {command}")
-    from sparring.run.resume import ADDRESS, resumed_config
+    from sparring.run.resume import ADDRESS, STORE, resumed_config
     from sparring.run.run_directory import RunDirectory
     from sparring.run.run_layout import check_kind
     from sparring.run.run_names import find_run
 
-    run_dir = find_run(run, "--resume")
+    console = Console()
+    run_dir = _fetched(run, console) if "://" in run else find_run(run, "--resume")
     check_kind(run_dir, "train")
     config = resumed_config(RunDirectory(run_dir), changes)
+    store = run.rstrip("/").rpartition("/")[0]
+    if "://" in run and (config.run.store or "").rstrip("/") != store:
+        changes[STORE] = store
     if address is not None:
         if config.run.runtime == "local":
             raise InputError("--address", f"{run_dir} is a run of one process", f"Use only: {command}")
@@ -147,8 +151,13 @@ def _resume(run: str, given: list[str], changes: dict[str, str], address: str | 
     from sparring.commands.console import ConsoleProgress, runtime_of
     from sparring.run.start import resume_run
 
-    console = Console()
     resume_run(run_dir, console, runtime_of(config, ConsoleProgress(console)), changes)
+
+
+def _fetched(url: str, console: Console) -> Path:
+    from sparring.run.start import fetch_run
+
+    return fetch_run(url, console)
 
 
 def finetune(

@@ -8,6 +8,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,9 +25,11 @@ from sparring.cluster.program_collectors import PlayedEpisode, ProgramCollector,
 from sparring.cluster.tracker import TrackerService
 from sparring.collection.buffer import BufferService
 from sparring.collection.buffers import BaseBuffer, MetricLogger
-from sparring.collection.pool import PoolService
+from sparring.collection.pool import PoolService, Published
+from sparring.collection.pool_state import Jobs
 from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
+from sparring.core.adapters import Weights
 from sparring.core.files import Epoch
 from sparring.core.garbage_collection import raise_collection_thresholds
 from sparring.engine.api_models import refuse_credentials
@@ -115,7 +118,10 @@ class BufferActor(BufferService):
 
 
 class ModelPoolActor(PoolService):
-    """:class:`PoolService` as an actor; without ``run`` it writes nothing."""
+    """:class:`PoolService` as an actor; without ``run`` it writes nothing.
+
+    What it keeps names adapters by their paths in the run, which may be moved; what it tells, by whole paths.
+    """
 
     def __init__(
         self,
@@ -128,7 +134,36 @@ class ModelPoolActor(PoolService):
     ) -> None:
         raise_collection_thresholds()
         options["directory"] = state_directory(run, "pool")
+        self._run = Path(run or "")
         super().__init__(sample_mode, max_active_lora, found(tracker), **options)
+
+    def publish(self, weights: Weights, consumed: int = 0) -> Published:
+        """See :meth:`PoolService.publish`."""
+        kept = {name: replace(one, path=self._below(one.path)) for name, one in weights.adapters.items()}
+        return super().publish(replace(weights, adapters=kept), consumed)
+
+    async def next_jobs(self, *arguments: Any, **options: Any) -> Jobs:
+        """See :meth:`PoolService.next_jobs`."""
+        return self._with_places(await super().next_jobs(*arguments, **options))
+
+    async def newest(self, *arguments: Any, **options: Any) -> Jobs:
+        """See :meth:`PoolService.newest`."""
+        return self._with_places(await super().newest(*arguments, **options))
+
+    def _below(self, path: str | None) -> str | None:
+        if path is None or not Path(path).is_relative_to(self._run):
+            return path
+        return str(Path(path).relative_to(self._run))
+
+    def _with_places(self, jobs: Jobs) -> Jobs:
+        found, played = (
+            {
+                name: one if one.path is None else replace(one, path=str(self._run / one.path))
+                for name, one in adapters.items()
+            }
+            for adapters in (jobs.adapters, jobs.weights.adapters)
+        )
+        return replace(jobs, adapters=found, weights=replace(jobs.weights, adapters=played))
 
     def add_fixed(self, name: str, *arguments: Any, **options: Any) -> str:
         """See :meth:`PoolService.add_fixed`.

@@ -2,6 +2,7 @@
 
 # ruff: noqa: D102 - The methods are those of ``Learners`` and ``Serving``.
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,7 @@ class ClusterServing(Serving):
 
     Args:
         learners: the learners whose adapters are served.
+        run: the run's directory. The pool knows files in it by relative paths, since a run may be moved.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class ClusterServing(Serving):
         client: EngineClient,
         results: dict[str, str],
         learners: RemoteLearners,
+        run: Path,
         collectors: ProgramCollectors | None = None,
     ) -> None:
         self.client = client
         self.results = results
         self.learners = learners
+        self.run = run.absolute()
         self.collectors = collectors
         self._copies: Mapping[str, str] = {}
         self._in_use: list[str] = []
@@ -111,14 +115,15 @@ class ClusterServing(Serving):
 
     async def freeze(self, uid: str, policy: str) -> str | None:
         """The learner's own file stays for as long as it is in use."""
-        return (await self.learners.results())[policy]
+        path = (await self.learners.results())[policy]
+        return path and os.path.relpath(path, self.run)
 
     def serve_copies(self, paths: Mapping[str, str], kept: Collection[str]) -> None:
         for uid in self._copies.keys() - paths.keys():
             del self.client.adapters[uid]
-        self.client.adapters |= {uid: _adapter(uid, path) for uid, path in paths.items()}
+        self.client.adapters |= {uid: _adapter(uid, str(self.run / path)) for uid, path in paths.items()}
         self._copies = dict(paths)
-        self._in_use = sorted({*paths.values(), *kept})
+        self._in_use = sorted({str(self.run / path) for path in (*paths.values(), *kept)})
 
     async def publish_results(self) -> None:
         for policy, path in (await self.learners.results()).items():

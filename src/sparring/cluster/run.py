@@ -156,13 +156,13 @@ class ClusterRun:
         results = {policy: assembly.evaluated_uid(config, policy) for policy in policies}
         source: Source
         if self.program is None:
-            serving = ClusterServing(client, results, learners)
+            serving = ClusterServing(client, results, learners, directory.path)
             games = ClusterGames(config, directory, actors, self.namespace)
             arena = assembly.build_arena(config, client, calls_of_each_client(config))
             source = GameSource(config, directory, metrics, games, serving, learners, arena)
         else:
             collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
-            serving = ClusterServing(client, results, learners, collectors)
+            serving = ClusterServing(client, results, learners, directory.path, collectors)
             calls = calls_of_collectors(config)
             source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)

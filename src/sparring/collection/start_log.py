@@ -17,7 +17,8 @@ SESSIONS = "sessions.json"
 class Session(msgspec.Struct):
     """One start of a run, an entry of ``sessions.json``; it does not identify the machine.
 
-    ``started`` is UTC in ISO 8601; ``failure`` is why this start had to stop, if it did and was not killed.
+    ``started`` is UTC in ISO 8601; ``failure`` is why this start had to stop, if it did and was not killed;
+    ``store`` is what the run's store lacks, if it does.
     """
 
     started: str = ""
@@ -29,6 +30,7 @@ class Session(msgspec.Struct):
     cpus: int | None = None
     gpus: list[str] = []
     failure: str | None = None
+    store: str | None = None
 
 
 def note_session(run: Path) -> None:
@@ -44,6 +46,7 @@ def note_session(run: Path) -> None:
         system=f"{platform.system()} {platform.machine()}",
         cpus=os.cpu_count(),
         gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
+        store=lack_of_store(run),
     )
     _write(run, [*read_sessions(run), session])
 
@@ -56,10 +59,24 @@ def note_failure(run: Path, problem: str) -> None:
         _write(run, sessions)
 
 
+def note_store(run: Path, lack: str | None) -> None:
+    """Record in the last session what the run's store lacks; ``None`` if it lacks nothing."""
+    sessions = read_sessions(run)
+    if sessions and sessions[-1].store != lack:
+        sessions[-1].store = lack
+        _write(run, sessions)
+
+
 def failure_of(run: Path) -> str | None:
     """Return why the last start of the run had to stop, if it did and was not killed."""
     sessions = read_sessions(run)
     return sessions[-1].failure if sessions else None
+
+
+def lack_of_store(run: Path) -> str | None:
+    """Return what the run's store lacked when the last start of the run noted it."""
+    sessions = read_sessions(run)
+    return sessions[-1].store if sessions else None
 
 
 def read_sessions(run: Path) -> list[Session]:

@@ -69,7 +69,7 @@ WALL_CLOCK_SUFFIXES = ("_seconds", "_per_second", "_idle_share", "/idle_share", 
 
 def is_wall_clock(name: str) -> bool:
     """Return whether a metric measures this machine's time and so differs between two equal runs."""
-    return name == "wall_time" or name.startswith("time/") or name.endswith(WALL_CLOCK_SUFFIXES)
+    return name == "wall_time" or name.startswith(("time/", "store/")) or name.endswith(WALL_CLOCK_SUFFIXES)
 
 
 class Tracker:

@@ -1,12 +1,28 @@
 """The run's directory, what is logged in addition, and how it is spread over a Ray cluster."""
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sparring.config.base import FilePath, Line, Name, Rule, Settings, at_field
 from sparring.config.facts import Needs
+
+STORES = ("s3", "gs", "az", "file", "memory")
+NO_STORE = "is not the plain address of an object store"
+STORE_FIX = "Write it like s3://bucket/prefix, without keys: these belong in the environment"
+
+
+def is_store(address: str) -> bool:
+    """Whether a text is the address of an object store, without a user, a password or a query."""
+    return re.fullmatch(rf"({'|'.join(STORES)})://[\w./=+~-]+", address) is not None
+
+
+def _store(address: str) -> str:
+    if not is_store(address):
+        raise at_field(NO_STORE, STORE_FIX)
+    return address
 
 
 class TrackingSettings(Settings):
@@ -32,6 +48,10 @@ class RunSettings(Settings):
     """Number of updates between checkpoints."""
     keep_checkpoints: int = Field(default=3, ge=1, le=1_000_000)
     """Number of newest checkpoints to keep; checkpoints of active opponents are kept in addition."""
+    store: Annotated[Annotated[Line, AfterValidator(_store)] | None, Needs("fsspec", "store")] = None
+    """Address of an object store that keeps a copy of the run under its name, such as `s3://bucket/prefix`
+    (`gs`, `az` and `file` too), from which another machine resumes it; needs the extra `store`. Keys are read
+    from the environment, as fsspec does."""
     keep_best: Line | None = None
     """The evaluation figure by which the best adapter is also kept, in `best/`: such as `win rate against
     random` or `NashConv`, followed by ` in ENV` where several environments have it, or a program's measure by

@@ -22,11 +22,11 @@ def without_effect(config: Config) -> dict[str, str]:
 
 
 def without_effect_on_jobs(config: Config) -> dict[str, str]:
-    """Return the sections that a run of fine-tuning jobs does not use."""
+    """Return the fields and sections that a run of fine-tuning jobs does not use."""
     is_local = config.finetune is not None and config.finetune.provider.type == "local"
     used = {*_OF_FINETUNE, "model", "inference"} if is_local else _OF_FINETUNE
     names = [name for name in type(config).model_fields if name not in used]
-    return dict.fromkeys(names, "is for sparring train")
+    return dict.fromkeys([*names, "run.store"], "is for sparring train")
 
 
 def _of_learning(config: Config) -> Found:

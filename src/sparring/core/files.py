@@ -52,6 +52,11 @@ class Epoch:
         """Return whether the run has been started again since; raise an InputError if the file is damaged."""
         return _read_number(self.file) != self.number
 
+    def end(self) -> None:
+        """End this epoch: the run has been started again from another directory."""
+        if not self.is_over():
+            write_file(self.file, str(self.number + 1).encode())
+
     def check(self) -> None:
         """Raise a SparringError if the run has been started again since."""
         if self.is_over():

@@ -157,8 +157,9 @@ def _figures(metrics: dict[str, float]) -> str:
             ("answers/entropy_estimate", "entropy", ".2g"),
             ("learner/mismatch", "mismatch", ".1g"),
             ("learner/stale_mismatch", "stale mismatch", ".1g"),
+            ("store/behind", "updates not in the store", ".0f"),
         )
-        if name in metrics
+        if name in metrics and (name != "store/behind" or metrics[name] > 1)
     ]
     if "learner/loss" in metrics and "learner/mismatch" not in metrics:
         found.append("mismatch not measured")

@@ -20,13 +20,15 @@ from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import PSRO_FILE
 from sparring.run.saved_state import SavedState, changed_logs, check_logs, read_saved_state
 
-STEPS, ADDRESS = "learning.steps", "ray.address"
-CHANGEABLE = (STEPS, ADDRESS)
-"""The fields that a resume may change: the number of updates, and the address of a cluster that has moved."""
+STEPS, ADDRESS, STORE = "learning.steps", "ray.address", "run.store"
+CHANGEABLE = (STEPS, ADDRESS, STORE)
+"""The fields that a resume may change: the number of updates, and the addresses of a cluster and a store that
+have moved."""
 _NO_RESULTS = (
     "run.save_every",
     "run.keep_checkpoints",
     "run.directory",
+    STORE,
     "model.name",
     "model.threads",
     "model.device",

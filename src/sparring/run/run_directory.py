@@ -10,7 +10,7 @@ import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from sparring.collection.start_log import note_failure
+from sparring.collection.start_log import lack_of_store, note_failure
 from sparring.core import InputError, SparringError
 from sparring.core.errors import DamagedState
 from sparring.core.files import (
@@ -28,6 +28,7 @@ from sparring.core.text import shell_command
 from sparring.run.run_layout import (
     BEFORE_TUNING,
     GIVEN,
+    OF_STORE,
     PSRO_FILE,
     SINKS,
     delete_after,
@@ -36,6 +37,7 @@ from sparring.run.run_layout import (
     other_name_or_continue,
     steps_in,
 )
+from sparring.run.uploads import Uploads
 
 CHECKPOINT_PREFIX = "step-"
 
@@ -61,6 +63,7 @@ class RunDirectory:
         self._is_new = False
         self._lock: int | None = None
         self.epoch: Epoch | None = None
+        self.uploads: Uploads | None = None
 
     @property
     def name(self) -> str:
@@ -127,11 +130,12 @@ class RunDirectory:
             return False
         known = {*BEFORE_TUNING, *SINKS}
         of_others = (path for path in foreign(self.path) if path.relative_to(self.path).parts[0] not in known)
-        made = {*(folder.name for folder in folders), GIVEN, "states", *SINKS}
+        made = {*(folder.name for folder in folders), GIVEN, OF_STORE, "states", *SINKS}
         return not any(of_others) and all(path.name in made for path in self.path.iterdir() if path.is_dir())
 
     def _delete_left_over(self) -> None:
         remove_directory(self.given)
+        shutil.rmtree(self.path / OF_STORE, ignore_errors=True)
         for name in BEFORE_TUNING:
             (self.path / name).unlink(missing_ok=True)
 
@@ -174,8 +178,11 @@ class RunDirectory:
         return self.report_file.exists() and max(self.saved_steps(), default=-1) >= updates
 
     def check_unfinished(self, updates: int) -> None:
-        """Raise an InputError if a run of so many updates is complete, so that it cannot be resumed."""
-        if self.is_finished(updates):
+        """Raise an InputError if a run of so many updates is complete, so that it cannot be resumed.
+
+        It can be if its store lacks something.
+        """
+        if self.is_finished(updates) and lack_of_store(self.path) is None:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 from sparring.core import InputError
 from sparring.core.adapters import MANIFEST_FILE, SAVED_FILES
@@ -47,6 +47,10 @@ _SAVED = {
 }
 """The folders of saved directories, whose names are like this, or are so below one of a policy."""
 _JOURNAL = re.compile(r"snapshot-\d+\.json|entries-\d+\.jsonl|format")
+_READ_FIRST = ("ModelPool", "tracker")
+"""Journals in the reverse of the order in which collectors tell of a game; that of the buffer is the last."""
+OF_STORE = ".store"
+"""The folder of what a host keeps for itself about the run's store."""
 
 
 LEARNED = ("versions", "averages", "beginnings", "learner")
@@ -79,6 +83,27 @@ def log_files(run: Path) -> Iterator[Path]:
                 yield path
 
 
+def files_for_store(run: Path) -> dict[str, bool]:
+    """Return the names of a run's complete files, and whether each grows at its end.
+
+    Read in this order, they are what a kill may leave: the pool knows of no game that the buffer does not.
+    """
+    files = (path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    names = [name for path in files if is_for_store(name := path.relative_to(run).as_posix())]
+    first = tuple(f"state/{journal}/" for journal in _READ_FIRST)
+    names.sort(key=lambda name: (name.startswith("state/"), not name.startswith(first), name))
+    growing = {path.name for path in growing_files(run)}
+    return {name: name in growing or "/entries-" in name for name in names}
+
+
+def is_for_store(name: str) -> bool:
+    """Return whether a path in a run is that of a complete file that a run writes, and another host needs."""
+    file = PurePosixPath(name)
+    if not (file.parts and name.isprintable()) or name == LOCK or name.endswith(PARTIAL):
+        return False
+    return not any(part.startswith((".", "/")) for part in file.parts[:-1]) and is_written(file)
+
+
 def foreign(run: Path) -> Iterator[Path]:
     """Yield the files in a run's directory, and the links to directories, that no run writes."""
     for path in run.rglob("*"):
@@ -86,9 +111,11 @@ def foreign(run: Path) -> Iterator[Path]:
             yield path
 
 
-def is_written(file: Path) -> bool:
+def is_written(file: PurePath) -> bool:
     """Return whether a run writes a file of this path in its directory."""
     top, name = file.parts[0], file.name
+    if top == OF_STORE:
+        return True
     if name.startswith(".") and name.endswith(PARTIAL):
         name = name[1:].removesuffix(PARTIAL)
     if len(file.parts) == 1:

@@ -86,6 +86,7 @@ class Trainer:
                 await self.source.publish(self.saved)
                 await self._measure_update()
                 await self._keep_if_due()
+                await self._upload()
         self.state = "done"
         await self.metrics.close()
         await self._finish()
@@ -116,6 +117,7 @@ class Trainer:
             await self._evaluate(full=True)
             await self._ask(full=True)
             await self._keep()
+        await self._upload()
         self.progress.updated(saved.step, {})
 
     async def _play_and_learn(self) -> None:
@@ -142,7 +144,9 @@ class Trainer:
             turn_figures(saved.seconds, saved.trained_tokens, **self._turn, overlaps=self.source.overlaps)
         )
         await self.source.log(self._turn["play"])
-        self.progress.updated(saved.step, saved.figures)
+        stored = {} if self.directory.uploads is None else self.directory.uploads.figures()
+        self.metrics.log(stored)
+        self.progress.updated(saved.step, saved.figures | stored)
         every = self.config.evaluation.every
         if saved.step == self.config.learning.steps:
             self.progress.say("evaluating the trained model")
@@ -198,6 +202,13 @@ class Trainer:
         await self.learners.keep(self._state)
         self.directory.prune_checkpoints(self.config.run.keep_checkpoints)
         await self.source.kept(self.directory.saved_steps()[0])
+
+    async def _upload(self) -> None:
+        """Let the run's store, if it has one, have the run as it is now."""
+        if self.directory.uploads is not None:
+            line = await asyncio.to_thread(self.directory.uploads.note, self.saved.step)
+            if line is not None:
+                self.progress.warn_of(self.saved.step, line)
 
     async def _state(self) -> dict[str, Any]:
         """Return what a resume needs besides the learners."""

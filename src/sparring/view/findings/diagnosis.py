@@ -16,6 +16,7 @@ from sparring.view.findings.measures import (
     leaked_questions,
     noisy_evaluation,
     stopped,
+    store_lacks,
     unplayable,
     went_back,
 )
@@ -52,7 +53,8 @@ DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
     *(stopped, games_that_raised, entropy_collapse, entropy_explosion, only_format, warned, alike),
     *(cheap_invalid_moves, invalid_moves),
     *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
-    *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, noisy_evaluation, damaged_files),
+    *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, store_lacks),
+    *(noisy_evaluation, damaged_files),
 )
 """Those that matter more come first."""
 OF_TUNING: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (

@@ -218,6 +218,19 @@ def stopped(seen: RunEvidence) -> Iterator[Finding]:
         )
 
 
+def store_lacks(seen: RunEvidence) -> Iterator[Finding]:
+    """Yield a finding if the run's store is not like the run."""
+    if seen.played.store:
+        yield Finding(
+            "store",
+            "warning",
+            f"the run's store is not complete: {seen.played.store}",
+            "check the network, and the keys in the environment; sparring train --resume uploads the rest",
+            ("run.store",),
+            "howto-runs.md#on-another-machine",
+        )
+
+
 def failures(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding if at least a tenth of the games of the newest updates failed."""
     failed, started = (_counted(seen, f"accounts/{name}") for name in ("failed", "started"))

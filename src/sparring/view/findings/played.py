@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sparring.collection.start_log import failure_of
+from sparring.collection.start_log import failure_of, lack_of_store
 from sparring.core.text import counted
 from sparring.view.files import decoded, number_of, read_json
 
@@ -54,6 +54,7 @@ class PlayedGames:
         trained_on: the logged questions whose answers were trained on, in the whole run.
         asked: the logged questions of each evaluation of a program and of each task.
         failure: why the run had to stop; empty if it did not.
+        store: what the run's store lacks; empty if it lacks nothing.
         damaged: the files, or lines of them, that could not be read.
     """
 
@@ -62,6 +63,7 @@ class PlayedGames:
     trained_on: frozenset[str] = frozenset()
     asked: dict[str, frozenset[str]] = field(default_factory=dict)
     failure: str = ""
+    store: str = ""
     damaged: list[str] = field(default_factory=list)
 
 
@@ -140,6 +142,7 @@ def read_played(run_dir: Path) -> PlayedGames:
         trained_on=frozenset(filter(None, questions)),
         asked=asked,
         failure=failure_of(run_dir) or "",
+        store=lack_of_store(run_dir) or "",
         damaged=damaged,
     )
 
