@@ -1,7 +1,9 @@
 """Adapters reach engines on machines that do not see the run's directory, and what arrives is checked."""
 
 import asyncio
+import json
 import os
+import shutil
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sparring.cluster.engines.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
+from sparring.cluster.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
 from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
@@ -37,6 +39,13 @@ class OtherMachine(AdapterFiles):
     async def copy(self, path: str) -> Any:
         self.asked += 1
         return await super().copy(path.replace(THERE, str(self.here)))
+
+
+class NodeCopies(AdapterCache):
+    """A node that has the model."""
+
+    async def prepare(self) -> None:
+        """Copy nothing."""
 
 
 def an_adapter(directory: Path, weights: bytes) -> None:
@@ -72,7 +81,7 @@ async def started(files: Any, cache: Path) -> EmbeddedHost:
         lambda: tiny_policy(perturbed=False),
         lambda policy: EmbeddedEngine(policy, max_tokens=8, max_cached_tokens=4096),
         2,
-        copies=AdapterCache(LocalHandle(files), cache) if files is not None else None,
+        copies=NodeCopies(LocalHandle(files), cache) if files is not None else None,
     )
     await host.start()
     return host
@@ -93,7 +102,18 @@ async def test_an_engine_that_does_not_see_the_adapter_answers_as_one_that_does(
     await answer(there, versions[1])
     assert files.asked == 2  # it holds both
     hashes = {file_hash(tmp_path / "run" / str(version)) for version in versions}
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == hashes
+    assert {file_hash(path) for path in (tmp_path / "cache").iterdir()} == hashes
+
+
+async def test_two_versions_with_the_same_weights_are_two_copies(tmp_path, versions):
+    """An update whose advantages are all zero changes nothing."""
+    one, other = tmp_path / "run" / "1", tmp_path / "run" / "2"
+    shutil.copytree(one, other, dirs_exist_ok=True)
+    (other / DELIVERY_FILE).write_text(
+        json.dumps(json.loads((one / DELIVERY_FILE).read_text()) | {"version": 2})
+    )
+    host = await started(OtherMachine(tmp_path / "run"), tmp_path / "cache")
+    assert await answer(host, versions[1]) == await answer(host, versions[2])
 
 
 async def test_weights_in_the_type_in_which_a_model_computes_answer_the_same_and_are_half_as_large(tmp_path):

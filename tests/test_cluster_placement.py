@@ -10,9 +10,9 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group_table
 
 from job_commands import wait_until
-from sparring.cluster.actor_classes import AdapterFilesActor, restarting
+from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.adapters import AdapterCache
 from sparring.cluster.calls import RemoteLogger
-from sparring.cluster.engines.adapters import AdapterCache
 from sparring.cluster.placement import (
     Placement,
     Sharing,
@@ -188,7 +188,7 @@ def test_engines_beyond_the_least_number_do_not_take_the_cores_of_the_collectors
 def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ADAPTER_FILE).write_bytes(b"weights" * 1_000_000)
-    files = restarting(AdapterFilesActor, **beside_command()).remote()
+    files = restarting(CommandFilesActor, **beside_command()).remote("")
     cache = AdapterCache(files, tmp_path / "cache")
     place = asyncio.run(cache.fetch(str(tmp_path / "run")))
     assert (place / ADAPTER_FILE).read_bytes() == b"weights" * 1_000_000

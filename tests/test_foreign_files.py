@@ -14,7 +14,7 @@ from finetune_runs import guesses, make_trainer
 from game_runs import configure, run
 from job_server import serving
 from sparring.cli.options import write_text
-from sparring.cluster.engines.adapters import AdapterCache, AdapterFiles
+from sparring.cluster.adapters import AdapterCache, AdapterFiles
 from sparring.collection.journal import Journal
 from sparring.commands.export import export, export_payoffs
 from sparring.commands.psro_files import PsroDirectory

@@ -6,7 +6,7 @@ reported by every call: of an error in a constructor, Ray passes on only the tex
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from inspect import isawaitable
@@ -17,7 +17,8 @@ import ray
 
 from sparring.cluster.calls import Handle, RemoteLogger, found
 from sparring.cluster.collector import CollectorService
-from sparring.cluster.engines.adapters import AdapterFiles
+from sparring.cluster.command_files import CommandFiles
+from sparring.cluster.elsewhere import CommandHost
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.engines.service import EngineService
 from sparring.cluster.program_collectors import PlayedEpisode, ProgramCollector, Setting
@@ -29,6 +30,7 @@ from sparring.collection.pool_state import Jobs
 from sparring.collection.rollout_log import BatchLog
 from sparring.core import EpisodeRequest
 from sparring.core.adapters import Weights
+from sparring.core.files import Epoch
 from sparring.core.garbage_collection import raise_collection_thresholds
 from sparring.engine.api_models import refuse_credentials
 from sparring.envs.generators import lend_generators_for_good
@@ -218,22 +220,24 @@ class EngineActor(EngineService):
     """An inference actor. The first request or :meth:`start` loads its model."""
 
     def __init__(
-        self, settings: EngineSettings, name: str, tracker: Handle = None, adapter_files: Handle = None
+        self, settings: EngineSettings, name: str, tracker: Handle = None, command: CommandHost | None = None
     ) -> None:
         raise_collection_thresholds()
         super().__init__(
-            settings.build_host(found(adapter_files)),
+            settings.build_host(None if command is None else command.files_if_elsewhere()),
             name,
             found(tracker),
             [int(gpu) for gpu in ray.get_gpu_ids()],
         )
 
 
-class AdapterFilesActor(AdapterFiles):
-    """:class:`AdapterFiles` as an actor."""
+class CommandFilesActor(CommandFiles):
+    """:class:`CommandFiles` as an actor."""
 
-    def __init__(self) -> None:
-        super().__init__(ray.put)
+    def __init__(
+        self, model: str, own: Sequence[str] = (), run: Path | None = None, epoch: Epoch | None = None
+    ) -> None:
+        super().__init__(ray.put, model, own, run, epoch)
 
 
 def state_directory(run: str | None, kind: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sparring.cluster.actor_classes import EngineActor, restarting
 from sparring.cluster.calls import Handle, answered
+from sparring.cluster.elsewhere import CommandHost
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.placement import Placed, Placement
 from sparring.config import Config
@@ -23,7 +24,7 @@ def start_engines(
     engine: EngineSettings,
     placement: Placement,
     tracker: Handle,
-    adapter_files: Handle,
+    command: CommandHost,
 ) -> dict[str, Any]:
     """Start inference actors; return them by name."""
     settings = config.ray
@@ -36,7 +37,7 @@ def start_engines(
             num_gpus=settings.gpus_per_engine if config.inference.tensor_parallel == 1 else 0,
             max_restarts=settings.max_restarts,
             **placement.engine(number),
-        ).remote(engine, name, tracker, adapter_files)
+        ).remote(engine, name, tracker, command)
         for number, name in enumerate(engine_names(config))
     }
 

@@ -18,6 +18,7 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from sparring.cluster.elsewhere import CommandHost, own_scratch, read_own_copies, wait_for, with_copies
 from sparring.cluster.engines.host import say_nothing
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.collection.serialization import PackedRecords
@@ -36,7 +37,9 @@ ATTEMPTS = 3
 """How many times an update is tried before the run ends."""
 
 
-def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -> dict[str, Learner]:
+def learners_from_config(
+    config: Config, policies: Sequence[str] = (TRAINED,), command: CommandHost | None = None
+) -> dict[str, Learner]:
     """Build the learners that a configuration describes, by policy; they share one model.
 
     If it does not give the number of threads, they compute on their share of their node.
@@ -47,6 +50,10 @@ def learners_from_config(config: Config, policies: Sequence[str] = (TRAINED,)) -
     from sparring.run.assembly import build_learner, build_policy
     from sparring.run.given_adapters import load_given
 
+    files = None if command is None else command.files_if_elsewhere()
+    if command is not None and files is not None:
+        read_own_copies(command)
+        config = wait_for(with_copies(files, config, own_scratch()))
     threads = config.model.threads or cores_here(Sharing.of(config))
     settings = config.model.model_copy(update={"threads": threads})
     model = build_policy(

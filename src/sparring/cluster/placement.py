@@ -213,9 +213,12 @@ def cores_for(settings: RaySettings) -> float:
 
 
 def beside_command() -> dict[str, Any]:
-    """Return Ray's options for an actor on this node, which sees the run's directory."""
+    """Return Ray's options for an actor on this node, which sees the run's directory.
+
+    Where this node has no cores, Ray would place one elsewhere that may be.
+    """
     node = ray.get_runtime_context().get_node_id()
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def _learner_bundles(settings: RaySettings) -> list[dict[str, float]]:

@@ -12,9 +12,9 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from sparring.cluster.actor_classes import (
-    AdapterFilesActor,
     BufferActor,
     CollectorActor,
+    CommandFilesActor,
     Hosted,
     ModelPoolActor,
     ProgramCollectorActor,
@@ -23,6 +23,13 @@ from sparring.cluster.actor_classes import (
 )
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
+from sparring.cluster.elsewhere import (
+    COMMAND_FILES,
+    CommandHost,
+    command_host,
+    own_scratch,
+    read_own_copies,
+)
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
@@ -33,10 +40,12 @@ from sparring.cluster.engine_start import (
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
+from sparring.cluster.mirror import Mirror, MirroredLearner
 from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.config import Config
+from sparring.config.loading import own_files
 from sparring.config.play import Games
 from sparring.core.adapters import AdapterRef
 from sparring.core.files import Epoch
@@ -58,8 +67,10 @@ def build_collector(
     pool: Handle,
     tracker: Handle,
     frozen: dict[str, AdapterRef],
+    command: CommandHost,
 ) -> CollectorService:
     """Build one of a run's collectors, in its process."""
+    read_own_copies(command)
     client = EngineClient(
         still_there(engines),
         config.policies,
@@ -81,9 +92,10 @@ def build_collector(
 
 
 def build_program_collector(
-    config: Config, number: int, engines: list[Handle], tracker: Handle
+    config: Config, number: int, engines: list[Handle], tracker: Handle, command: CommandHost
 ) -> ProgramCollector:
     """Build one of the processes that play a run's program, in its process."""
+    read_own_copies(command)
     arena = build_program(config)
     assert arena is not None
     client = arena.client = EngineClient(
@@ -97,30 +109,40 @@ def build_program_collector(
 
 
 def build_learner(
-    config: Config, run: Path, policies: list[str], workers: PlacementGroup | None, epoch: Epoch | None
-) -> LearnerService:
+    config: Config,
+    run: Path,
+    policies: list[str],
+    workers: PlacementGroup | None,
+    epoch: Epoch | None,
+    command: CommandHost,
+) -> LearnerService | MirroredLearner:
     """Build the learners of a run's policies, in their process."""
     from sparring.cluster.learner_group import LearnerGroup, learners_from_config
 
     settings = config.ray
     group = LearnerGroup(
-        partial(learners_from_config, config, policies),
+        partial(learners_from_config, config, policies, command),
         settings.learners,
         cpus=settings.cpus_per_learner,
         gpus=settings.gpus_per_learner,
         timeout_seconds=settings.patience,
         placement_group=workers,
     )
-    return LearnerService(
-        group,
-        run,
-        config.model.name,
-        started=list(config.start),
-        may_start_again=[] if config.league is None else config.league.exploiters,
-        limits=answer_limits(config),
-        log=AdvantageLog(RunDirectory(run).batches) if config.buffer.log_batches else None,
-        epoch=epoch,
-    )
+
+    def build(directory: Path, epoch: Epoch | None = None) -> LearnerService:
+        return LearnerService(
+            group,
+            directory,
+            config.model.name,
+            started=list(config.start),
+            may_start_again=[] if config.league is None else config.league.exploiters,
+            limits=answer_limits(config),
+            log=AdvantageLog(RunDirectory(directory).batches) if config.buffer.log_batches else None,
+            epoch=epoch,
+        )
+
+    files = command.files_if_elsewhere()
+    return build(run, epoch) if files is None else MirroredLearner(build, Mirror(files, run, own_scratch()))
 
 
 class RunActors:
@@ -150,7 +172,7 @@ class RunActors:
         self._run = run
         self._namespace = namespace
         self._epoch = epoch
-        tracker, files = self._named("Tracker"), self._named("AdapterFiles")
+        tracker, self._command = self._named("Tracker"), command_host(config.ray, namespace)
         self.tracker = self._singleton(TrackerActor, "Tracker").remote(
             run.name,
             config.tracking.wandb_project,
@@ -158,8 +180,10 @@ class RunActors:
             tensorboard=config.tracking.tensorboard,
             epoch=epoch,
         )
-        self.adapter_files = self._singleton(AdapterFilesActor, "AdapterFiles").remote()
-        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, files)
+        self.files = self._singleton(CommandFilesActor, COMMAND_FILES).remote(
+            config.model.name, own_files(config), run, epoch
+        )
+        self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, self._command)
         self.learner = self._start_learner(placement, policies)
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):
@@ -172,7 +196,7 @@ class RunActors:
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
-        actors = {"Tracker": self.tracker, "AdapterFiles": self.adapter_files, "Learner": self.learner}
+        actors = {"Tracker": self.tracker, COMMAND_FILES: self.files, "Learner": self.learner}
         if isinstance(self._config.play, Games):
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
         return actors | self.engines | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
@@ -199,7 +223,7 @@ class RunActors:
             num_cpus=settings.cpus_per_learner,
             num_gpus=settings.gpus_per_learner,
             **placement.learner(),
-        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch))
+        ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch, self._command))
 
     def _start_games(self, placement: Placement, tracker: Named) -> None:
         config, run = self._config, str(self._run)
@@ -232,7 +256,11 @@ class RunActors:
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
             **placement.collector(number),
-        ).remote(partial(build_collector, config, number, engines, buffer, pool, tracker, self._frozen))
+        ).remote(
+            partial(
+                build_collector, config, number, engines, buffer, pool, tracker, self._frozen, self._command
+            )
+        )
 
     def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
         config = self._config
@@ -245,4 +273,4 @@ class RunActors:
             num_cpus=config.ray.cpus_per_collector,
             max_restarts=config.ray.max_restarts,
             **placement.collector(number),
-        ).remote(partial(build_program_collector, config, number, engines, tracker))
+        ).remote(partial(build_program_collector, config, number, engines, tracker, self._command))

@@ -1,6 +1,7 @@
 """Engines of a cluster outside a run: for a server, and for games and measures with given adapters."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -11,9 +12,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sparring.cluster.actor_classes import AdapterFilesActor, restarting
-from sparring.cluster.calls import Named, error_of
+from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.calls import error_of
 from sparring.cluster.connect import connected, head_address
+from sparring.cluster.elsewhere import COMMAND_FILES, command_host
 from sparring.cluster.engine_start import EngineStarts, start_engines
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
@@ -22,6 +24,7 @@ from sparring.cluster.job_workers import ClusterWorkers
 from sparring.cluster.placement import Placed, Placement, Sharing, beside_command
 from sparring.cluster.view import NAMESPACE
 from sparring.config import Config
+from sparring.config.facts import MODEL
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.config.run import RaySettings
 from sparring.core import InferenceClient, InputError, Messages, SparringError
@@ -121,9 +124,6 @@ class ServingEngines(EngineClient, Answering):
         return held
 
 
-ADAPTER_FILES = "AdapterFiles"
-
-
 @asynccontextmanager
 async def started_engines(
     config: Placed,
@@ -133,15 +133,17 @@ async def started_engines(
     head: str | None,
     say: Callable[[str], None],
 ) -> AsyncIterator[tuple[list[Any], Health]]:
-    """Start engines outside a run, with copies of adapters for nodes that do not see them; end all.
+    """Start engines outside a run, with copies of the command's files where nodes do not see them; end all.
 
     Raises:
         InputError: the model cannot be loaded.
         SparringError: the engines cannot start.
     """
-    files = restarting(AdapterFilesActor, name=ADAPTER_FILES, **beside_command()).remote()
-    engines = start_engines(config, engine, placement, None, Named(ADAPTER_FILES, namespace))
-    actors = {ADAPTER_FILES: files} | engines
+    name = MODEL.with_file(engine.model.name, os.path.abspath)
+    engine = replace(engine, model=engine.model.model_copy(update={"name": name}))
+    files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote(name)
+    engines = start_engines(config, engine, placement, None, command_host(config.ray, namespace))
+    actors = {COMMAND_FILES: files} | engines
     health = Health(actors, config.ray.patience, head, engines)
     starts = EngineStarts(engines, say)
     try:

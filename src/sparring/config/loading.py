@@ -1,6 +1,7 @@
 """Read a validated configuration from TOML and write it back."""
 
 import difflib
+import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read
 from sparring.config.validation import problems_with, validated
 from sparring.core import InputError
 from sparring.core.own_code import resolving
+from sparring.core.own_modules import imported_beside
 
 PRESETS = "presets"
 MAX_DIGITS = 10
@@ -140,6 +142,26 @@ def with_files(data: dict[str, Any], change: Callable[[str], str]) -> None:
         for fact in field.info.metadata:
             if isinstance(fact, Relative):
                 _change(data, field.written, fact, change)
+
+
+def own_files(config: Config) -> list[str]:
+    """Return the files of a user's own that a configuration names, apart from its model and its adapters.
+
+    The modules beside them that this process has imported belong to them.
+    """
+    data, found = config.model_dump(), dict[str, None]()
+
+    def note(path: str) -> str:
+        if os.path.isfile(path):
+            found[os.path.abspath(path)] = None
+        return path
+
+    del data["model"]
+    with_files(data, note)
+    for file in [file for file in found if file.endswith(".py")]:
+        here, there = Path(file).parent, Path(file).resolve().parent
+        found |= dict.fromkeys(str(here / one.relative_to(there)) for one in imported_beside(Path(file)))
+    return [*found]
 
 
 def _change(node: Any, path: Sequence[str], fact: Relative, change: Callable[[str], str]) -> None:

@@ -86,6 +86,9 @@ class RaySettings(Settings):
     """GPUs that Ray reserves for each learner."""
     cpus_per_collector: float = Field(default=1.0, ge=0, le=10_000)
     """Cores that Ray reserves for each collector. With 0, Ray places collectors regardless of other load."""
+    shared_directory: bool = False
+    """Whether every node sees the command's files at the same paths. By default, the other nodes work with
+    copies, and learners there hand over what they save."""
     patience: float = Field(default=300.0, ge=0.001, le=1e8)
     """Seconds that an actor may be unreachable before the run ends with an error; also how long a starting
     run waits for the resources that it requests."""

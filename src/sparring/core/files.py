@@ -90,6 +90,22 @@ LOCK = ".lock"
 """The file in a directory that is locked by the process that may write there."""
 
 
+_copies: Path | None = None
+
+
+def read_copies(root: Path) -> None:
+    """Let this process read the files that a configuration names, by absolute path, below ``root``."""
+    global _copies
+    _copies = root
+
+
+def located(path: str) -> Path:
+    """Return where this process reads a file that a configuration names."""
+    if _copies is None or not os.path.isabs(path):
+        return Path(path)
+    return _copies / Path(path).relative_to(Path(path).anchor)
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file, replacing an existing one, which is unchanged if that raises an OSError."""
     with replaced_file(path) as file:

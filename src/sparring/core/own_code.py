@@ -30,6 +30,7 @@ from sparring.core.errors import (
     reason_of,
     shown,
 )
+from sparring.core.files import located
 from sparring.core.messages import Messages, as_messages, check_text
 from sparring.core.own_modules import own_module
 from sparring.core.text import one_line
@@ -103,10 +104,10 @@ def own_named(path: str, field: str) -> object:
     """Run a file, once per process, and return what it names so; ``None`` if nothing. ``field`` names the
     input in errors."""
     file, _, name = path.rpartition(":")
-    if not Path(file).is_file():
+    if not located(file).is_file():
         raise InputError(field, f"there is no file {file}", f"Give one: my_file.py:{name}")
     with own_code(f"{file} cannot be imported", field):
-        module = own_module(Path(file).resolve())
+        module = own_module(os.path.abspath(file))
     return getattr(module, name, None)
 
 

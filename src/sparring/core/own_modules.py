@@ -11,6 +11,8 @@ from os import fsencode
 from pathlib import Path
 from types import ModuleType
 
+from sparring.core.files import located
+
 OWN_MODULE = "sparring_own_"
 """What the names of modules begin with that are files of your own, which a configuration names."""
 
@@ -52,9 +54,12 @@ _BESIDE = _Beside()
 
 
 @lru_cache(maxsize=64)
-def own_module(path: Path) -> ModuleType:
-    """Run a file as a module whose name cannot clash with another's. It may import what lies beside it."""
-    name = f"{OWN_MODULE}{path.stem}_{zlib.crc32(fsencode(path)):08x}"
+def own_module(file: str) -> ModuleType:
+    """Run a file, of which this process may have a copy, as a module; it may import what lies beside it.
+
+    The module's name cannot clash with another's, and is the same in every process.
+    """
+    name, path = f"{OWN_MODULE}{Path(file).stem}_{zlib.crc32(fsencode(file)):08x}", located(file).resolve()
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

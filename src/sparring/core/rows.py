@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.core.errors import NOT_JSON, InputError, first_line, imported
-from sparring.core.files import check_regular, open_regular
+from sparring.core.files import check_regular, located, open_regular
 
 Rows = list[tuple[str, Any]]
 """Rows, each with its place in the source, for errors."""
@@ -17,7 +17,7 @@ SAVED = ("state.json", "dataset_dict.json")
 def rows_of_file(path: str, field: str) -> Rows:
     """Return the rows of a JSON Lines file; ``field`` names it in errors."""
     try:
-        with open_regular(Path(path)) as file:
+        with open_regular(located(path)) as file:
             text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(field, f"{path} is not a text file in UTF-8", "Give JSON Lines") from error

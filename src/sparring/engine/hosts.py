@@ -42,8 +42,11 @@ class EngineRequest:
     completions: list[str] | None = None
 
 
-class AdapterCopies(Protocol):
-    """Gives copies of adapters that are on another machine."""
+class Copies(Protocol):
+    """Gives copies of what is on another machine."""
+
+    async def prepare(self) -> None:
+        """Make a copy of the model, from which the engine starts."""
 
     async def fetch(self, path: str) -> Path:
         """Return the directory of a copy of the adapter that is at ``path`` elsewhere."""
@@ -53,21 +56,23 @@ class EngineHost(ABC, Generic[Held]):
     """Holds an engine, in an inference actor or in the process of a run.
 
     Args:
-        copies: gives copies of adapters that this node does not see; ``None`` if it sees all of them.
+        copies: gives copies of models and adapters on a node that does not see them; ``None`` if it does.
     """
 
-    def __init__(self, copies: AdapterCopies | None) -> None:
+    def __init__(self, copies: Copies | None) -> None:
         self._copies = copies
         self._engine: Held | None = None
         self._adapters = ResidentAdapters([], self._load, self._drop)
         self._recent = LoadWindow()
 
     async def start(self) -> None:
-        """Load the model. The event loop is blocked meanwhile.
+        """Load the model. The event loop is blocked while it is loaded, but not while it is copied.
 
         Raises:
             SparringError: the engine cannot start.
         """
+        if self._copies is not None:
+            await self._copies.prepare()
         engine, max_adapters = await self._start()
         self._adapters = ResidentAdapters(_slots(max_adapters), self._load, self._drop)
         self._engine = engine
@@ -146,14 +151,14 @@ class EngineHost(ABC, Generic[Held]):
         return replace(delivery, name=adapter.name)
 
     async def _directory_of(self, adapter: AdapterRef) -> Path:
-        """Return an adapter's directory, or that of a copy if this node does not see it."""
+        """Return an adapter's directory, or that of a copy; another machine may have others at this path."""
         assert adapter.path is not None
+        if self._copies is not None:
+            return await self._copies.fetch(adapter.path)
         directory = Path(adapter.path)
-        if await asyncio.to_thread(directory.is_dir):
-            return directory
-        if self._copies is None:
+        if not await asyncio.to_thread(directory.is_dir):
             raise SparringError(f"{adapter.name} version {adapter.version} is not at {directory}")
-        return await self._copies.fetch(adapter.path)
+        return directory
 
     def _running(self) -> Held:
         if self._engine is None:
@@ -199,7 +204,7 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
         max_adapters: int,
         *,
         of_a_run: bool = True,
-        copies: AdapterCopies | None = None,
+        copies: Copies | None = None,
     ) -> None:
         super().__init__(copies)
         _slots(max_adapters)
@@ -250,7 +255,7 @@ class VLLMHost(EngineHost["VLLMEngine"]):
         build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
     """
 
-    def __init__(self, build_engine: "Callable[[], VLLMEngine]", copies: AdapterCopies | None = None) -> None:
+    def __init__(self, build_engine: "Callable[[], VLLMEngine]", copies: Copies | None = None) -> None:
         super().__init__(copies)
         self._build_engine = build_engine
 

@@ -50,6 +50,8 @@ TOKENIZER = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+COPIED = (".json", ".txt", ".model", ".jinja")
+"""How the names end of a model's files that describe it; none of them is code."""
 _NOTES = ("transformers_version", "_name_or_path", "name_or_path", "_commit_hash")
 
 
@@ -66,6 +68,32 @@ def fingerprint(model: str) -> Hashes:
         if (directory / name).is_file():
             hashes[name] = _hash_without_notes(directory / name)
     return hashes
+
+
+def model_copy_files(model: str) -> tuple[Path, list[str]]:
+    """Return the directory of a model and the files in it of which another machine makes a copy.
+
+    There are none for what every machine gets for itself: a model of the Hub, or the bundled one.
+
+    Raises:
+        InputError: a file is a link out of the directory.
+    """
+    path = Path(os.path.expanduser(model))
+    parts = [] if model == BUNDLED_MODEL else gguf_parts(path)
+    directory = parts[0].parent if parts else path
+    if parts:
+        names = [one.name for one in parts] + [CHAT_TEMPLATE]
+    elif model != BUNDLED_MODEL and (path / CONFIG).is_file():
+        described = (file.name for file in sorted(path.iterdir()) if file.suffix in COPIED)
+        names = list(dict.fromkeys([*_weight_files(path), *described, *_templates(path)]))
+    else:
+        return directory, []
+    names = [name for name in names if (directory / name).is_file()]
+    for name in names:
+        if not (directory / name).resolve().is_relative_to(directory.resolve()):
+            fix = "Copy the file there, or name the model by its Hugging Face id"
+            raise InputError("model", f"{directory / name} is a link out of the model's directory", fix)
+    return directory, names
 
 
 def check_base(directory: Path, model: Hashes, what: str = "adapter") -> None:

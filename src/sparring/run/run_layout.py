@@ -1,11 +1,11 @@
 """What a run writes into its directory, by name: only that is ever deleted there. What else may be there."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
 from sparring.core import InputError
-from sparring.core.adapters import SAVED_FILES
+from sparring.core.adapters import MANIFEST_FILE, SAVED_FILES
 from sparring.core.files import (
     EPOCH_FILE,
     LOCK,
@@ -53,6 +53,21 @@ OF_STORE = ".store"
 """The folder of what a host keeps for itself about the run's store."""
 
 
+LEARNED = ("versions", "averages", "beginnings", "learner")
+"""The folders of what only the learners of a run on Ray save and delete; a saved update is complete with the
+last."""
+
+
+def saved_directories(run: Path, folders: Iterable[str]) -> Iterator[Path]:
+    """Yield the directories in these folders of a run that are saved completely, in order."""
+    for folder in folders:
+        for manifest in sorted((run / folder).rglob(MANIFEST_FILE)):
+            directory = manifest.parent
+            hidden = any(part.startswith(".") for part in directory.relative_to(run).parts)
+            if not hidden and not (directory.parent / MANIFEST_FILE).is_file():
+                yield directory
+
+
 def growing_files(run: Path) -> Iterator[Path]:
     """Yield the files of a run that grow at their end."""
     for name in ("metrics.jsonl", "standings.jsonl"):
@@ -86,17 +101,18 @@ def is_for_store(name: str) -> bool:
     file = PurePosixPath(name)
     if not (file.parts and name.isprintable()) or name == LOCK or name.endswith(PARTIAL):
         return False
-    return not any(part.startswith((".", "/")) for part in file.parts[:-1]) and _is_written(file)
+    return not any(part.startswith((".", "/")) for part in file.parts[:-1]) and is_written(file)
 
 
 def foreign(run: Path) -> Iterator[Path]:
     """Yield the files in a run's directory, and the links to directories, that no run writes."""
     for path in run.rglob("*"):
-        if (path.is_symlink() or not path.is_dir()) and not _is_written(path.relative_to(run)):
+        if (path.is_symlink() or not path.is_dir()) and not is_written(path.relative_to(run)):
             yield path
 
 
-def _is_written(file: PurePath) -> bool:
+def is_written(file: PurePath) -> bool:
+    """Return whether a run writes a file of this path in its directory."""
     top, name = file.parts[0], file.name
     if top == OF_STORE:
         return True

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparring.cluster.engines.adapters import AdapterCache
+from sparring.cluster.elsewhere import NodeCopies
 from sparring.cluster.placement import Sharing, cores_here
 from sparring.config import Config
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.engine.hosts import EmbeddedHost, EngineHost, VLLMHost
-from sparring.learn.model_cache import cache_directory
 
 if TYPE_CHECKING:  # torch is imported by the process that starts an engine, not by its clients
+    from sparring.engine.vllm_engine import VLLMEngine
     from sparring.learn.policy import PolicyModel
 
 
@@ -33,18 +33,18 @@ class EngineSettings:
         """Return the settings of a run's inference actors."""
         return cls(config.model, config.lora, config.inference, Sharing.of(config))
 
-    def build_host(self, adapter_files: Any = None) -> EngineHost[Any]:
-        """Build the engine, not started; ``adapter_files`` gives it adapters that its node does not see."""
-        from sparring.run.assembly import build_engine, build_vllm
+    def build_host(self, files: Any = None) -> EngineHost[Any]:
+        """Build the engine, not started.
 
-        copies = None
-        if adapter_files is not None:
-            copies = AdapterCache(adapter_files, cache_directory() / "adapters")
+        ``files`` is the handle of :class:`CommandFiles` if this node does not see the command's files.
+        """
+        from sparring.run.assembly import build_engine
+
+        copies = None if files is None else NodeCopies(files, self.model.name)
         if self.inference.engine == "vllm":
-            lora = self.lora or LoraSection()
-            return VLLMHost(partial(build_vllm, self.model, lora, self.inference, say_nothing), copies)
+            return VLLMHost(partial(_vllm, self, copies), copies)
         return EmbeddedHost(
-            partial(_policy_model, self),
+            partial(_policy_model, self, copies),
             partial(build_engine, self.inference),
             self.inference.max_adapters,
             of_a_run=self.lora is not None,
@@ -56,11 +56,23 @@ def say_nothing(line: str) -> None:
     """Discard messages about a model that is downloaded or converted: an actor has no terminal."""
 
 
-def _policy_model(settings: EngineSettings) -> "PolicyModel":
+def _vllm(settings: EngineSettings, copies: NodeCopies | None) -> "VLLMEngine":
+    from sparring.run.assembly import build_vllm
+
+    lora = settings.lora or LoraSection()
+    return build_vllm(_model_here(settings, copies), lora, settings.inference, say_nothing)
+
+
+def _model_here(settings: EngineSettings, copies: NodeCopies | None) -> ModelSettings:
+    name = settings.model.name if copies is None else copies.model
+    return settings.model.model_copy(update={"name": name})
+
+
+def _policy_model(settings: EngineSettings, copies: NodeCopies | None) -> "PolicyModel":
     from sparring.run.assembly import build_policy
 
     threads = settings.model.threads
     if threads is None and settings.sharing is not None:
         threads = cores_here(settings.sharing)
-    model = settings.model.model_copy(update={"threads": threads})
+    model = _model_here(settings, copies).model_copy(update={"threads": threads})
     return build_policy(model, settings.lora or LoraSection(rank=1), 0, say_nothing)

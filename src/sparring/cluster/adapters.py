@@ -9,6 +9,7 @@ the engine answers with the adapter that the learner wrote.
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -40,10 +41,12 @@ class AdapterCopy:
     """An adapter in the object store.
 
     Attributes:
-        sha256: hash of the weight file, in hexadecimal.
+        key: hash of all files, in hexadecimal: versions with the same weights have other descriptions.
+        sha256: hash of the weight file.
         files: the contents by name, or something to await for them.
     """
 
+    key: str
     sha256: str
     files: Any
 
@@ -73,7 +76,7 @@ class AdapterFiles:
             if (path, changed) not in self._copies:
                 files = await asyncio.to_thread(_read, Path(path))
                 sha256 = hashlib.sha256(files[ADAPTER_FILE]).hexdigest()
-                self._copies[path, changed] = AdapterCopy(sha256, self._put(files))
+                self._copies[path, changed] = AdapterCopy(_key(files), sha256, self._put(files))
         except OSError as error:
             problem = f"there is no adapter at {path} on the machine of the command ({error.strerror})"
             raise SparringError(problem) from error
@@ -104,7 +107,7 @@ class AdapterCache:
         """
         try:
             copy: AdapterCopy = await self._files.copy.remote(path)
-            place = self._directory / copy.sha256
+            place = self._directory / copy.key
             if not await asyncio.to_thread(_has, place, copy.sha256):
                 files = await copy.files if isinstance(copy.files, Awaitable) else copy.files
                 await asyncio.to_thread(self._keep, place, files, copy.sha256)
@@ -131,6 +134,11 @@ class AdapterCache:
             copies = [path for path in self._directory.iterdir() if _COPY.fullmatch(path.name)]
             for old in sorted(copies, key=_last_use)[:-KEPT_COPIES]:
                 remove_directory(old)
+
+
+def _key(files: dict[str, bytes]) -> str:
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
 
 def _read(directory: Path) -> dict[str, bytes]:

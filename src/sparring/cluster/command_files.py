@@ -1,0 +1,165 @@
+"""CommandFiles: the files of the command's machine, for the nodes of a cluster that do not see them.
+
+Engines take adapters from here, learners what they start from, and both the model. What a learner makes
+arrives in chunks beside its place, and is put there when every file has its hash. A repeated call changes
+nothing, and this process may be killed between any two.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sparring.cluster.adapters import AdapterFiles
+from sparring.cluster.transfer import CHUNK, Listing, arrived, listing_of, listing_of_known, write_chunk
+from sparring.core import SparringError
+from sparring.core.adapters import MANIFEST_FILE
+from sparring.core.files import (
+    PARTIAL,
+    Epoch,
+    finish_replacements,
+    put_in_place,
+    remove_directory,
+    write_file,
+)
+from sparring.core.manifest import check_files
+from sparring.learn.model_files import model_copy_files
+from sparring.learn.saved_states import newest_whole
+from sparring.run.run_directory import RunDirectory
+from sparring.run.run_layout import GIVEN, LEARNED, is_written, saved_directories
+
+MODEL, OWN = "model", "own"
+"""The places of the base model and of the user's own files; every other is a directory of the run."""
+ROOT = Path("/")
+FOLDERS = (*LEARNED, "checkpoints", "best", "batches", GIVEN)
+"""The folders of a run in which learners read or write."""
+
+
+class CommandFiles(AdapterFiles):
+    """See the module.
+
+    Args:
+        put: see :class:`AdapterFiles`.
+        model: the base model's name.
+        own: the absolute paths of the user's own files that the configuration names.
+        run: the run's directory; ``None`` outside a run.
+        epoch: that of the run.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[dict[str, bytes]], Any],
+        model: str = "",
+        own: Sequence[str] = (),
+        run: Path | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        super().__init__(put)
+        self._model = model
+        self._own = own
+        self._run = run
+        self._epoch = epoch
+
+    def saved(self) -> tuple[dict[str, bytes], str | None]:
+        """Return the manifests of what learners have saved, by place, and perhaps a line for the user.
+
+        Newest updates that are damaged are set aside; then the line says so.
+
+        Raises:
+            DamagedState: all updates are damaged.
+        """
+        run, notice = RunDirectory(self._checked()), None
+        finish_replacements(run.path / "learner", r"\d+")
+        steps = run.saved_updates()
+        if steps:
+            _, notice = newest_whole(steps, run.saved_update, lambda one: check_files(run.saved_update(one)))
+        places = [path.relative_to(run.path).as_posix() for path in saved_directories(run.path, LEARNED)]
+        return {place: (run.path / place / MANIFEST_FILE).read_bytes() for place in places}, notice
+
+    async def listing(self, place: str) -> Listing:
+        """Return the files at a place: of the model, the user's own, or those of a directory of the run.
+
+        Raises:
+            InputError: a file of the model is a link out of its directory.
+        """
+        if place in (MODEL, OWN):
+            return await asyncio.to_thread(listing_of_known, *self._shared(place))
+        return await asyncio.to_thread(listing_of, self._place(place))
+
+    def read(self, place: str, name: str, offset: int) -> bytes:
+        """Return the chunk of a file that begins at ``offset``."""
+        if place in (MODEL, OWN):
+            directory, names = self._shared(place)
+            if name not in names:
+                raise SparringError(f"{name} is no file of the run's configuration")
+        else:
+            directory = self._place(place, name)
+        with (directory / name).open("rb") as file:
+            file.seek(offset)
+            return file.read(CHUNK)
+
+    async def missing(self, place: str, files: Listing) -> dict[str, int]:
+        """Return which of ``files`` have yet to arrive, and from which byte on; none if they are in place."""
+        target = self._place(place, *files)
+        if await asyncio.to_thread(listing_of, target) == files:
+            return {}
+        return await asyncio.to_thread(arrived, _staging(target), files)
+
+    def write(self, place: str, name: str, offset: int, content: bytes) -> None:
+        """Write a chunk of a file that arrives."""
+        write_chunk(_staging(self._place(place, name)) / name, offset, content)
+
+    async def put(self, place: str, files: Listing) -> bool:
+        """Put what has arrived in its place; return whether it is what was sent."""
+        return await asyncio.to_thread(_put, self._place(place, *files), files)
+
+    def write_log(self, name: str, content: bytes) -> None:
+        """Write a log of the run that is small."""
+        path = self._place(str(Path(name).parent), Path(name).name) / Path(name).name
+        path.parent.mkdir(exist_ok=True)
+        write_file(path, content)
+
+    def remove(self, place: str) -> None:
+        """Delete a saved directory."""
+        remove_directory(self._place(place))
+
+    def _shared(self, place: str) -> tuple[Path, list[str]]:
+        if place == MODEL:
+            return model_copy_files(self._model)
+        return ROOT, [Path(path).relative_to(ROOT).as_posix() for path in self._own]
+
+    def _place(self, place: str, *names: str) -> Path:
+        """Return a directory of the run, in which a learner reads or writes files of these names.
+
+        Raises:
+            SparringError: a run writes no such file, or was started again since.
+        """
+        run = self._checked()
+        for name in names or (MANIFEST_FILE,):
+            path = Path(place, name)
+            if path.parts[0] not in FOLDERS or ".." in path.parts or not is_written(path):
+                raise SparringError(f"learners have no file {path} in a run")
+        return run / place
+
+    def _checked(self) -> Path:
+        assert self._run is not None
+        if self._epoch is not None:
+            self._epoch.check()
+        return self._run
+
+
+def _staging(target: Path) -> Path:
+    """Return where a directory arrives: beside its place, unless that is none yet."""
+    return target if target.name.endswith(PARTIAL) else target.with_name(f".{target.name}{PARTIAL}")
+
+
+def _put(target: Path, files: Listing) -> bool:
+    staging = _staging(target)
+    if listing_of(target) == files:
+        return True
+    if listing_of(staging) != files:
+        shutil.rmtree(staging)
+        return False
+    put_in_place(staging, target)
+    return True
