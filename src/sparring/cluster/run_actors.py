@@ -23,6 +23,7 @@ from sparring.cluster.actor_classes import (
 )
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
+from sparring.cluster.distant_learner import DistantLearner, DistantRun
 from sparring.cluster.elsewhere import (
     COMMAND_FILES,
     CommandHost,
@@ -40,7 +41,6 @@ from sparring.cluster.engine_start import (
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
-from sparring.cluster.mirror import Mirror, MirroredLearner
 from sparring.cluster.placement import Placement, beside_command
 from sparring.cluster.program_collectors import ProgramCollector
 from sparring.collection.rollout_log import AdvantageLog
@@ -115,7 +115,7 @@ def build_learner(
     workers: PlacementGroup | None,
     epoch: Epoch | None,
     command: CommandHost,
-) -> LearnerService | MirroredLearner:
+) -> LearnerService | DistantLearner:
     """Build the learners of a run's policies, in their process."""
     from sparring.cluster.learner_group import LearnerGroup, learners_from_config
 
@@ -142,7 +142,9 @@ def build_learner(
         )
 
     files = command.files_if_elsewhere()
-    return build(run, epoch) if files is None else MirroredLearner(build, Mirror(files, run, own_scratch()))
+    return (
+        build(run, epoch) if files is None else DistantLearner(build, DistantRun(files, run, own_scratch()))
+    )
 
 
 class RunActors:

@@ -25,7 +25,7 @@ from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import LEARNED, log_files, saved_directories
 
 
-class Mirror:
+class DistantRun:
     """A directory with the layout of a run's, on another node.
 
     What is in the run's directory is here as its manifest alone, except for the update from which the
@@ -92,25 +92,26 @@ class Mirror:
         return path.relative_to(self.path).as_posix()
 
 
-class MirroredLearner:
-    """A :class:`LearnerService` in a mirror, called like one; paths are those of the command's machine.
+class DistantLearner:
+    """A :class:`LearnerService` in a :class:`DistantRun`, called like one; paths are the command's machine's.
 
     Args:
         build: builds the service in a directory.
+        run: that directory.
     """
 
-    def __init__(self, build: Callable[[Path], LearnerService], mirror: Mirror) -> None:
-        self._mirror = mirror
+    def __init__(self, build: Callable[[Path], LearnerService], run: DistantRun) -> None:
+        self._run = run
         self._one_call = asyncio.Lock()
         with errors_of_files():
-            self._notice = wait_for(mirror.begin())
+            self._notice = wait_for(run.begin())
         try:
-            self._service = build(mirror.path)
+            self._service = build(run.path)
         except InputError as error:
-            problem = error.problem.replace(str(mirror.path), str(mirror.run))
+            problem = error.problem.replace(str(run.path), str(run.run))
             raise InputError(error.field, problem, error.fix) from error
         with errors_of_files():
-            wait_for(mirror.push())
+            wait_for(run.push())
 
     async def saved(self) -> Saved:
         """See :meth:`LearnerService.saved`."""
@@ -131,26 +132,26 @@ class MirroredLearner:
         """See :meth:`LearnerService.results`."""
         async with self._pushed():
             results = await self._service.results()
-            return {policy: self._mirror.there(path) for policy, path in results.items()}
+            return {policy: self._run.there(path) for policy, path in results.items()}
 
     async def write_adapters(self, directory: str) -> None:
         """See :meth:`LearnerService.write_adapters`."""
-        here = Path(self._mirror.here(directory))
+        here = Path(self._run.here(directory))
         here.mkdir(parents=True, exist_ok=True)
         async with self._pushed():
             await self._service.write_adapters(str(here))
             with errors_of_files():
-                await self._mirror.move(here)
+                await self._run.move(here)
 
     async def keep(self, directory: str) -> None:
         """See :meth:`LearnerService.keep`."""
         async with self._pushed():
-            await self._service.keep(self._mirror.here(directory))
+            await self._service.keep(self._run.here(directory))
 
     async def tidy(self, paths_in_use: list[str]) -> None:
         """See :meth:`LearnerService.tidy`."""
         async with self._pushed():
-            await self._service.tidy([self._mirror.here(path) for path in paths_in_use])
+            await self._service.tidy([self._run.here(path) for path in paths_in_use])
 
     @asynccontextmanager
     async def _pushed(self) -> AsyncIterator[None]:
@@ -158,10 +159,10 @@ class MirroredLearner:
         async with self._one_call:
             yield
             with errors_of_files():
-                await self._mirror.push()
+                await self._run.push()
 
     def _told(self, saved: Saved) -> Saved:
-        adapters = {policy: self._mirror.there(path) for policy, path in saved.adapters.items()}
+        adapters = {policy: self._run.there(path) for policy, path in saved.adapters.items()}
         return replace(saved, adapters=adapters, notice=saved.notice or self._notice)
 
 

@@ -14,9 +14,9 @@ import torch
 
 from matrices import first_of
 from sparring.cluster.command_files import CommandFiles
+from sparring.cluster.distant_learner import DistantLearner, DistantRun
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.learner_group import LearnerGroup
-from sparring.cluster.mirror import Mirror, MirroredLearner
 from sparring.cluster.transfer import CHUNK, send, take
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import InputError, SparringError
@@ -83,13 +83,13 @@ def files_of(run: Path, epoch: Epoch | None = None) -> CommandFiles:
     return CommandFiles(lambda files: files, run=run, epoch=epoch)
 
 
-def mirrored(run: Path, wire: Wire | None = None, policies: tuple[str, ...] = BOTH) -> MirroredLearner:
+def distant(run: Path, wire: Wire | None = None, policies: tuple[str, ...] = BOTH) -> DistantLearner:
     """A learner on another machine, which has nothing of the run."""
     scratch = run.parent / "another machine"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    mirror = Mirror(wire or Wire(files_of(run)), run, scratch)
-    return MirroredLearner(functools.partial(service, policies), mirror)
+    distant_run = DistantRun(wire or Wire(files_of(run)), run, scratch)
+    return DistantLearner(functools.partial(service, policies), distant_run)
 
 
 def records(step: int) -> BatchOf:
@@ -143,10 +143,10 @@ def in_place(tmp_path_factory) -> dict[str, bytes]:
 def test_learners_elsewhere_leave_the_same_files_in_the_runs_directory(tmp_path, in_place):
     run = tmp_path / "run"
     run.mkdir()
-    results = asyncio.run(learn(mirrored(run), run))
+    results = asyncio.run(learn(distant(run), run))
     assert learned(run) == in_place
     assert all(Path(path).is_relative_to(run) and Path(path).is_dir() for path in results.values())
-    again = mirrored(run)
+    again = distant(run)
     saved = asyncio.run(again.saved())
     assert (saved.step, saved.state["at"]) == (UPDATES, UPDATES)
     assert learned(run) == in_place
@@ -160,8 +160,8 @@ def test_after_a_kill_during_any_call_no_update_is_lost_that_was_answered(tmp_pa
     run.mkdir()
     wire, answered = Wire(files_of(run), fatal, made=made), [0]
     with pytest.raises(KilledError):
-        asyncio.run(learn(mirrored(run, wire), run, answered=answered.append))
-    again = mirrored(run)
+        asyncio.run(learn(distant(run, wire), run, answered=answered.append))
+    again = distant(run)
     step = asyncio.run(again.saved()).step
     assert answered[-1] <= step <= answered[-1] + 1
     asyncio.run(learn(again, run, begin=max(1, step)))
@@ -172,7 +172,7 @@ async def test_what_could_not_be_saved_is_saved_with_the_next_call(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     wire = Wire(files_of(run), 8)
-    one = await asyncio.to_thread(mirrored, run, wire)
+    one = await asyncio.to_thread(distant, run, wire)
     with pytest.raises(KilledError):
         await one.update(1, records(1), {})
     assert not (run / "learner").exists()
@@ -251,7 +251,7 @@ async def test_learners_write_and_delete_nothing_but_what_they_save(tmp_path, pl
 async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    old = await asyncio.to_thread(mirrored, run, Wire(files_of(run, Epoch.begin(run))))
+    old = await asyncio.to_thread(distant, run, Wire(files_of(run, Epoch.begin(run))))
     Epoch.begin(run)
     before = contents(run)
     for write in (old.update(1, records(1), {}), old.keep(str(run / "checkpoints" / "step-000001"))):
@@ -259,19 +259,19 @@ async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing(tmp_path)
             await write
     assert contents(run) == before
     with pytest.raises(SparringError, match="was resumed by another process"):
-        await asyncio.to_thread(mirrored, run, Wire(files_of(run, Epoch(run / ".epoch", 1))))
+        await asyncio.to_thread(distant, run, Wire(files_of(run, Epoch(run / ".epoch", 1))))
 
 
 def test_damaged_updates_are_set_aside_and_errors_name_the_runs_files(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    one = mirrored(run)
+    one = distant(run)
     for step in (1, 2, 3):
         asyncio.run(one.update(step, records(step), {}))
     with pytest.raises(InputError, match=f"^program: {run}/learner/000003 has the policies hider, seeker"):
-        mirrored(run, policies=("hider",))
+        distant(run, policies=("hider",))
     (run / "learner" / "000003" / "state.json").write_text("{")
-    saved = asyncio.run(mirrored(run).saved())
+    saved = asyncio.run(distant(run).saved())
     assert saved.step == 2
     assert saved.notice == f"{run}/learner/000003/state.json is missing or damaged; continuing from 000002"
     assert (run / "learner" / ".000003.damaged").is_dir()
