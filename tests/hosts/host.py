@@ -27,6 +27,7 @@ class Host:
     Attributes:
         address: its address.
         device: the other end of its network device, for the wire.
+        first: id of its first process.
         disk: the root of its file system, as this process sees it; it outlives the host.
     """
 
@@ -48,7 +49,7 @@ class Host:
             self.kill()
             raise RuntimeError(f"host {number} did not start")
         self.device = devices[0]
-        self._first = _child_of(self._process.pid)
+        self.first = _child_of(self._process.pid)
 
     def start(self, *command: str | Path, **options: Any) -> "Popen":
         """Start a command in this host; ``options`` are those of Popen.
@@ -56,7 +57,7 @@ class Host:
         Its environment is small and the same everywhere; ``env`` adds to it.
         """
         environment = environment_of_hosts() | options.pop("env", {})
-        enter = ["nsenter", f"--target={self._first}", *APART, "env", "--chdir=/root"]
+        enter = ["nsenter", f"--target={self.first}", *APART, "env", "--chdir=/root"]
         return Popen([*enter, *map(str, command)], env=environment, text=True, **options)
 
     def run(self, *command: str | Path, seconds: float = SECONDS, **options: Any) -> str:
@@ -101,8 +102,9 @@ def _child_of(process: int) -> int | None:
 
 def visible_directories() -> list[Path]:
     """Return the directories from which this interpreter imports, outermost first, and the clone."""
-    places = {Path(one) for one in (ROOT, sys.prefix, sys.base_prefix, *sys.path) if Path(one).is_dir()}
-    return sorted(place for place in places if not places & set(place.parents))
+    places = map(Path, (ROOT, sys.prefix, sys.base_prefix, *sys.path))
+    there = {place for place in places if place.is_absolute() and place.is_dir()}
+    return sorted(place for place in there if not there & set(place.parents))
 
 
 def environment_of_hosts() -> dict[str, str]:

@@ -73,9 +73,11 @@ def show(directory: Path, disk: Path) -> None:
 
 
 def copy(original: Path, place: Path) -> None:
-    """Copy a file or a directory, if it exists."""
+    """Copy a file or a directory if it exists, and is not there from an earlier start."""
+    if place.exists():
+        return
     if original.is_dir():
-        shutil.copytree(original, place, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(original, place, symlinks=True)
     elif original.exists():
         shutil.copy(original, place)
 

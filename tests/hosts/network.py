@@ -38,6 +38,10 @@ class Network:
     Args:
         hosts: their number.
         mtu: bytes of the largest packet.
+
+    Attributes:
+        hosts: those that run, by number.
+        wire: id of the wire's process.
     """
 
     def __init__(self, hosts: int, mtu: int = 1500) -> None:
@@ -52,6 +56,7 @@ class Network:
             self._wire = subprocess.Popen(
                 ["unshare", "--mount", "sh", "-c", mounted, "sh", *wire], pass_fds=[other.fileno()]
             )
+        self.wire = self._wire.pid
         try:
             self._ask("counts")
             for number in range(1, hosts + 1):
@@ -74,7 +79,7 @@ class Network:
 
     def start(self, number: int) -> Host:
         """Start a host; if it ran before, its disk is as it was."""
-        host = self.hosts[number] = Host(number, self._wire.pid, self._mtu)
+        host = self.hosts[number] = Host(number, self.wire, self._mtu)
         self._ask("join", [host.device], host=number)
         os.close(host.device)
         return host

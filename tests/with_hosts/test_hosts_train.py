@@ -1,4 +1,4 @@
-"""Runs on three hosts that share nothing."""
+"""Runs on three hosts that share nothing end with the adapters of one process."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,24 +9,45 @@ import pytest
 from game_runs import SMALL
 from hosts.network import Network
 from hosts.nodes import Nodes, adapters_of, cores_for
+from league_runs import LEAGUE
+from program_files import write_program
+from program_runs import SMALL as PROGRAM
 
 APART = {"learner": 1, "engine": 2, "collector": 3}
-RUN = [f"--{name}={value}" for name, value in SMALL.items()]
+HOME = Path("root")
+
+
+def options(settings: dict[str, str]) -> list[str]:
+    """Settings as options of the command."""
+    return [f"--{name.replace('__', '.')}={value}" for name, value in settings.items()]
+
+
+GAME = ["quickstart", *options(SMALL)]
+RUNS = {
+    "game": GAME,
+    "league": [*GAME, *options(LEAGUE | {"learning__steps": "3", "collection__games_per_step": "24"})],
+    "program": ["program.toml", *options(PROGRAM)],
+}
 
 
 @pytest.fixture(scope="module")
 def nodes(playing: Path) -> Iterator[Nodes]:
     with Network(3) as network:
         for host in network.hosts.values():
-            shutil.copytree(playing, host.disk / "root" / "model")
+            shutil.copytree(playing, host.disk / HOME / "model")
+            write_program(host.disk / HOME)
+        configuration = '[program]\ntype = "python"\npath = "/root/hide_and_seek.py:HideAndSeek"\n'
+        (network[1].disk / HOME / "program.toml").write_text(configuration)
         yield Nodes(network, cores_for(APART))
 
 
-def test_a_game_on_three_hosts_ends_with_the_adapter_of_one_process(nodes):
-    command = nodes.train("apart", "quickstart", "--model.name=/root/model", *RUN)
-    code, said = command.end()
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_on_three_hosts_ends_with_the_adapters_of_one_process(nodes, kind):
+    arguments = [*RUNS[kind], "--model.name=/root/model"]
+    code, said = nodes.train(f"{kind}-apart", *arguments).end()
     assert code == 0, said
-    alone = nodes.network[1].run(
-        "sparring", "train", "quickstart", "--name=alone", "--model.name=/root/model", *RUN
-    )
-    assert adapters_of(nodes.runs / "apart") == adapters_of(nodes.runs / "alone"), alone
+    code, said = nodes.sparring("train", *arguments, f"--name={kind}-alone").end()
+    assert code == 0, said
+    apart, alone = (adapters_of(nodes.runs / f"{kind}-{where}") for where in ("apart", "alone"))
+    assert apart == alone
+    assert len(apart) == {"game": 1, "league": 3, "program": 2}[kind]
