@@ -13,7 +13,7 @@ ROOT = HERE.parents[1]
 DISKS = "/dev/shm"
 """Where the hosts' disks are in the wire's view of the file system: a tmpfs that nobody else sees."""
 APART = ("--mount", "--uts", "--ipc", "--net", "--pid")
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 class Host:

@@ -22,15 +22,20 @@ SIZE = (
 )
 SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
 """Starts a host's node again when it ends, as a service of the system does."""
-SETTINGS = {"RAY_AUTH_MODE": "token"}
+SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_worker_register_timeout_seconds": "600",
+}
+"""Clusters require a token. On a busy machine, Ray would give up too early."""
 WAIT = """
 import sys, time, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
 while {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} != set(sys.argv[2:]):
     time.sleep(0.2)
 """
-LIMIT_SECONDS = 600.0
-JOIN_SECONDS = 100
+LIMIT_SECONDS = 1800.0
+JOIN_SECONDS = 600
 
 
 def cores_for(places: Mapping[str, int]) -> dict[int, int]:
@@ -57,7 +62,7 @@ class Nodes:
         self.network = network
         self._cores = cores
         self.environment = SETTINGS | dict(settings or {})
-        network[HEAD].run("ray", "get-auth-token", "--generate", env=self.environment)
+        network[HEAD].run("ray", "get-auth-token", "--generate", env=self.environment, seconds=JOIN_SECONDS)
         for number in network.hosts:
             self._give_token(network[number])
             self.start(number)
@@ -82,7 +87,7 @@ class Nodes:
         """Wait until the nodes of all hosts have joined, and no other is left."""
         addresses = [host.address for host in self.network.hosts.values()]
         script = ["python", "-c", WAIT, self.address, *addresses]
-        self.network[HEAD].run("timeout", str(JOIN_SECONDS), *script, env=self.environment)
+        self.network[HEAD].run(*script, env=self.environment, seconds=JOIN_SECONDS)
 
     def sparring(self, *arguments: str) -> "Command":
         """Start the command on the first host."""

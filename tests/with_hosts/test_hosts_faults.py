@@ -30,21 +30,25 @@ RUN = [
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to which host, for how many seconds."""
+    """What happens to the host of whom, for how many seconds, in a run with which patience."""
 
     kind: str
     victim: str
-    seconds: int
-    patience: int
+    seconds: int = 0
+    patience: int = 200
 
     def __str__(self) -> str:
         return f"{self.kind} {self.victim} {self.seconds} s, patience {self.patience} s"
 
 
 CUTS = {"cut": ("in", "out"), "cut in": ("in",), "cut out": ("out",)}
+ACTORS = {"engine": "EngineActor", "collector": "CollectorActor", "learner": "Hosted"}
 FAULTS = [
-    Fault(kind, victim, *lengths)
-    for kind, victim, lengths in product((*CUTS, "kill"), ("command", "engine", "collector"), LENGTHS)
+    *(
+        Fault(kind, victim, *lengths)
+        for kind, victim, lengths in product((*CUTS, "kill"), ("command", "engine", "collector"), LENGTHS)
+    ),
+    *(Fault("kill actor", victim) for victim in ACTORS),
 ]
 
 
@@ -70,7 +74,10 @@ def undisturbed(nodes: Nodes) -> dict[str, bytes]:
 def strike(nodes: Nodes, fault: Fault) -> None:
     """Let a fault happen, and end it."""
     number, network = VICTIMS[fault.victim], nodes.network
-    if fault.kind == "kill":
+    if fault.kind == "kill actor":
+        processes = network[number].run("pgrep", "--full", f"^ray::{ACTORS[fault.victim]}").split()
+        network[number].run("kill", "-KILL", *processes)
+    elif fault.kind == "kill":
         network.kill(number)
         time.sleep(fault.seconds)
         network.start(number)

@@ -13,7 +13,10 @@ from league_runs import LEAGUE
 from program_files import write_program
 from program_runs import SMALL as PROGRAM
 
-APART = {"learner": 1, "engine": 2, "collector": 3}
+PLACES = {
+    "a learner beside the command": {"learner": 1, "engine": 2, "collector": 3},
+    "a learner elsewhere": {"learner": 2, "engine": 2, "collector": 3},
+}
 HOME = Path("root")
 
 
@@ -30,15 +33,15 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def nodes(playing: Path) -> Iterator[Nodes]:
+@pytest.fixture(scope="module", params=PLACES)
+def nodes(request: pytest.FixtureRequest, playing: Path) -> Iterator[Nodes]:
     with Network(3) as network:
         for host in network.hosts.values():
             shutil.copytree(playing, host.disk / HOME / "model")
             write_program(host.disk / HOME)
         configuration = '[program]\ntype = "python"\npath = "/root/hide_and_seek.py:HideAndSeek"\n'
         (network[1].disk / HOME / "program.toml").write_text(configuration)
-        yield Nodes(network, cores_for(APART))
+        yield Nodes(network, cores_for(PLACES[request.param]))
 
 
 @pytest.mark.parametrize("kind", RUNS)
