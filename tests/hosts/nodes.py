@@ -30,7 +30,11 @@ SETTINGS = {
 """Clusters require a token. On a busy machine, Ray would give up too early."""
 WAIT = """
 import sys, time, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level=40)
+while not ray.is_initialized():
+    try:
+        ray.init(address=sys.argv[1], log_to_driver=False, logging_level=50)
+    except ConnectionError:  # the head is not there yet
+        time.sleep(0.5)
 while {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} != set(sys.argv[2:]):
     time.sleep(0.2)
 """
