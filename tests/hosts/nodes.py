@@ -14,12 +14,8 @@ CORES = {"learner": 4, "collector": 2, "engine": 1}
 HEAD = 1
 PORT = 6379
 TOKEN = "root/.ray/auth_token"
-SIZE = (
-    "--object-store-memory=100000000",
-    "--num-gpus=0",
-    "--disable-usage-stats",
-    "--include-dashboard=false",
-)
+LOG = "root/node.log"
+SIZE = ("--object-store-memory=100000000", "--num-gpus=0", "--disable-usage-stats")
 SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
 """Starts a host's node again when it ends, as a service of the system does."""
 SETTINGS = {
@@ -81,8 +77,12 @@ class Nodes:
         """Start the node of a host, and again whenever it ends."""
         host = self.network[number]
         own = [f"--node-ip-address={host.address}", f"--num-cpus={self._cores.get(number, 0)}"]
-        join = ["--head", f"--port={PORT}"] if number == HEAD else [f"--address={self.address}"]
-        with (host.disk / "root" / "node.log").open("a") as log:
+        join = (
+            ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            if number == HEAD
+            else [f"--address={self.address}"]
+        )
+        with (host.disk / LOG).open("a") as log:
             host.start(
                 "bash", "-c", SERVICE, "ray", *join, *own, *SIZE, env=self.environment, stdout=log, stderr=log
             )
@@ -91,7 +91,11 @@ class Nodes:
         """Wait until the nodes of all hosts have joined, and no other is left."""
         addresses = [host.address for host in self.network.hosts.values()]
         script = ["python", "-c", WAIT, self.address, *addresses]
-        self.network[HEAD].run(*script, env=self.environment, seconds=JOIN_SECONDS)
+        try:
+            self.network[HEAD].run(*script, env=self.environment, seconds=JOIN_SECONDS)
+        except subprocess.SubprocessError as error:
+            logs = [(host.disk / LOG).read_text()[-1000:] for host in self.network.hosts.values()]
+            raise RuntimeError("\n".join(["a node did not join", *logs])) from error
 
     def sparring(self, *arguments: str) -> "Command":
         """Start the command on the first host."""
