@@ -1,0 +1,23 @@
+"""Start hosts with a node of Ray in each, and a command in the first: ``python -m hosts 3 [COMMAND...]``."""
+
+import sys
+
+from hosts.network import Network, why_not
+from hosts.nodes import Nodes
+
+CORES = 2
+
+
+def main() -> None:
+    """Run the command, by default a shell, and stop the hosts when it ends."""
+    if reason := why_not():
+        sys.exit(f"error: {reason}")
+    hosts, *command = sys.argv[1:]
+    with Network(int(hosts)) as network:
+        nodes = Nodes(network, dict.fromkeys(network.hosts, CORES))
+        print(f"{hosts} hosts; the cluster is at {nodes.address}, which is this host", file=sys.stderr)
+        sys.exit(network[1].start(*(command or ["bash"]), env=nodes.environment).wait())
+
+
+if __name__ == "__main__":
+    main()

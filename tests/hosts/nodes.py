@@ -1,0 +1,161 @@
+"""A Ray cluster on hosts that share nothing, and runs of ``sparring train`` on it."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hosts.host import Host, Popen
+from hosts.network import Network
+
+CORES = {"learner": 4, "collector": 2, "engine": 1}
+"""Cores that the actors of :meth:`Nodes.train` request. With no more cores than these, each has one place."""
+HEAD = 1
+PORT = 6379
+TOKEN = "root/.ray/auth_token"
+LOG = "root/node.log"
+SIZE = ("--object-store-memory=100000000", "--num-gpus=0", "--disable-usage-stats")
+SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
+"""Starts a host's node again when it ends, as a service of the system does."""
+SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_worker_register_timeout_seconds": "600",
+}
+"""Clusters require a token. On a busy machine, Ray would give up too early."""
+WAIT = """
+import sys, time, ray
+while not ray.is_initialized():
+    try:
+        ray.init(address=sys.argv[1], log_to_driver=False, logging_level=50)
+    except ConnectionError:  # the head is not there yet
+        time.sleep(0.5)
+while {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]} != set(sys.argv[2:]):
+    time.sleep(0.2)
+"""
+LIMIT_SECONDS = 1800.0
+JOIN_SECONDS = 600
+
+
+def cores_for(places: Mapping[str, int]) -> dict[int, int]:
+    """Return the cores of each host that give the ``learner``, ``collector`` and ``engine`` these places."""
+    return {
+        host: sum(CORES[actor] for actor, place in places.items() if place == host)
+        for host in places.values()
+    }
+
+
+class Nodes:
+    """A node of Ray on every host, the first with the head.
+
+    Args:
+        cores: the cores of each host, as told to Ray; by default none.
+        settings: more variables of the nodes' environment.
+    """
+
+    address = f"10.77.0.{HEAD}:{PORT}"
+
+    def __init__(
+        self, network: Network, cores: Mapping[int, int], settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.network = network
+        self._cores = cores
+        self.environment = SETTINGS | dict(settings or {})
+        network[HEAD].run("ray", "get-auth-token", "--generate", env=self.environment, seconds=JOIN_SECONDS)
+        for number in network.hosts:
+            self._give_token(network[number])
+            self.start(number)
+        self.wait()
+
+    @property
+    def runs(self) -> Path:
+        """Directory of the runs, on the first host's disk."""
+        return self.network[HEAD].disk / "root" / "runs"
+
+    def start(self, number: int) -> None:
+        """Start the node of a host, and again whenever it ends."""
+        host = self.network[number]
+        own = [f"--node-ip-address={host.address}", f"--num-cpus={self._cores.get(number, 0)}"]
+        join = (
+            ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            if number == HEAD
+            else [f"--address={self.address}"]
+        )
+        with (host.disk / LOG).open("a") as log:
+            host.start(
+                "bash", "-c", SERVICE, "ray", *join, *own, *SIZE, env=self.environment, stdout=log, stderr=log
+            )
+
+    def wait(self) -> None:
+        """Wait until the nodes of all hosts have joined, and no other is left."""
+        addresses = [host.address for host in self.network.hosts.values()]
+        script = ["python", "-c", WAIT, self.address, *addresses]
+        try:
+            self.network[HEAD].run(*script, env=self.environment, seconds=JOIN_SECONDS)
+        except subprocess.SubprocessError as error:
+            logs = [(host.disk / LOG).read_text()[-1000:] for host in self.network.hosts.values()]
+            raise RuntimeError("\n".join(["a node did not join", *logs])) from error
+
+    def sparring(self, *arguments: str) -> "Command":
+        """Start the command on the first host."""
+        process = self.network[HEAD].start(
+            "sparring",
+            *arguments,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        return Command(process)
+
+    def train(self, name: str, *arguments: str) -> "Command":
+        """Start a run on the cluster."""
+        cores = [f"--ray.cpus_per_{actor}={number}" for actor, number in CORES.items()]
+        return self.sparring(
+            "train", *arguments, "--runtime=ray", f"--address={self.address}", f"--name={name}", *cores
+        )
+
+    def _give_token(self, host: Host) -> None:
+        if host.number != HEAD:
+            (host.disk / TOKEN).parent.mkdir(parents=True)
+            shutil.copy(self.network[HEAD].disk / TOKEN, host.disk / TOKEN)
+
+
+class Command:
+    """A command that runs on the first host."""
+
+    def __init__(self, process: Popen) -> None:
+        self.process = process
+
+    def end(self) -> tuple[int, str]:
+        """Wait until the command ends; return its exit status and what it printed."""
+        try:
+            said, _ = self.process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            said, _ = self.process.communicate()
+            return -1, f"{said}\nkilled after {LIMIT_SECONDS:g} s"
+        return self.process.returncode, said
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until ``condition`` holds; return whether it did before the command ended."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if condition():
+                return True
+            time.sleep(0.05)
+        return condition()
+
+
+def saved(run: Path) -> int:
+    """Return the number of saved updates of a run."""
+    names = [path.name for path in (run / "learner").glob("*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def adapters_of(run: Path) -> dict[str, bytes]:
+    """Return the adapters of a run's newest checkpoint, by file."""
+    newest = max((run / "checkpoints").iterdir())
+    return {
+        str(one.relative_to(newest)): one.read_bytes() for one in newest.rglob("adapter_model.safetensors")
+    }

@@ -1,0 +1,59 @@
+"""Runs on three hosts that share nothing end with the adapters of one process."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from game_runs import SMALL
+from hosts.network import Network
+from hosts.nodes import Nodes, adapters_of, cores_for
+from league_runs import LEAGUE
+from program_files import write_program
+from program_runs import SMALL as PROGRAM
+
+PLACES = {
+    "a learner beside the command": {"learner": 1, "engine": 2, "collector": 3},
+    "a learner elsewhere": {"learner": 2, "engine": 2, "collector": 3},
+}
+HOME = Path("root")
+
+
+def options(settings: dict[str, str]) -> list[str]:
+    """Settings as options of the command."""
+    return [f"--{name.replace('__', '.')}={value}" for name, value in settings.items()]
+
+
+GAME = ["quickstart", *options(SMALL)]
+RUNS = {
+    "game": GAME,
+    "league": [
+        "quickstart",
+        *options(SMALL | LEAGUE | {"learning__steps": "3", "collection__games_per_step": "24"}),
+    ],
+    "program": ["program.toml", *options(PROGRAM)],
+}
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def nodes(request: pytest.FixtureRequest, playing: Path) -> Iterator[Nodes]:
+    with Network(3) as network:
+        for host in network.hosts.values():
+            shutil.copytree(playing, host.disk / HOME / "model")
+            write_program(host.disk / HOME)
+        configuration = '[program]\ntype = "python"\npath = "/root/hide_and_seek.py:HideAndSeek"\n'
+        (network[1].disk / HOME / "program.toml").write_text(configuration)
+        yield Nodes(network, cores_for(PLACES[request.param]))
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_on_three_hosts_ends_with_the_adapters_of_one_process(nodes, kind):
+    arguments = [*RUNS[kind], "--model.name=/root/model"]
+    code, said = nodes.train(f"{kind}-apart", *arguments).end()
+    assert code == 0, said
+    code, said = nodes.sparring("train", *arguments, f"--name={kind}-alone").end()
+    assert code == 0, said
+    apart, alone = (adapters_of(nodes.runs / f"{kind}-{where}") for where in ("apart", "alone"))
+    assert apart == alone
+    assert len(apart) == {"game": 1, "league": 3, "program": 2}[kind]
