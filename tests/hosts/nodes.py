@@ -6,9 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 from hosts.host import Host, Popen
 from hosts.network import Network
 
+Adapters = dict[str, dict[str, torch.Tensor]]
 CORES = {"learner": 4, "collector": 2, "engine": 1}
 """Cores that the actors of :meth:`Nodes.train` request. With no more cores than these, each has one place."""
 HEAD = 1
@@ -153,9 +157,17 @@ def saved(run: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def adapters_of(run: Path) -> dict[str, bytes]:
+def adapters_of(run: Path) -> Adapters:
     """Return the adapters of a run's newest checkpoint, by file."""
     newest = max((run / "checkpoints").iterdir())
-    return {
-        str(one.relative_to(newest)): one.read_bytes() for one in newest.rglob("adapter_model.safetensors")
-    }
+    files = newest.rglob("adapter_model.safetensors")
+    return {str(one.relative_to(newest)): load_file(one) for one in files}
+
+
+def same(one: Adapters, other: Adapters) -> bool:
+    """Whether adapters are the same but for rounding, which depends on engines' batches."""
+    return one.keys() == other.keys() and all(
+        torch.allclose(tensor, other[file][name], rtol=0, atol=1e-5)
+        for file, tensors in one.items()
+        for name, tensor in tensors.items()
+    )

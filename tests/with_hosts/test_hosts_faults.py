@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hosts.network import Network
-from hosts.nodes import Nodes, adapters_of, cores_for, saved
+from hosts.nodes import Adapters, Nodes, adapters_of, cores_for, same, saved
 from ray_accounts import problems_of
 
 PLACES = {"learner": 1, "engine": 2, "collector": 3}
@@ -67,7 +67,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(nodes: Nodes) -> dict[str, bytes]:
+def undisturbed(nodes: Nodes) -> Adapters:
     """The adapters of a run that nothing disturbs."""
     code, said = nodes.train("undisturbed", *RUN).end()
     assert code == 0, said
@@ -118,4 +118,4 @@ def test_a_run_survives_a_fault_of_a_host_or_ends_in_one_line_and_is_resumed(
     shutil.copytree(run, tmp_path / name)
     assert problems_of(tmp_path / name) == []
     if staleness == 0:
-        assert adapters_of(tmp_path / name) == undisturbed
+        assert same(adapters_of(tmp_path / name), undisturbed)
