@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sparring.cluster.actor_classes import ProgramCollectorActor, restarting
 from sparring.cluster.connect import connected
+from sparring.cluster.elsewhere import CommandHost
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.program_collectors import ProgramCollector, ProgramCollectors
 from sparring.cluster.run_actors import build_program_collector
@@ -66,7 +67,7 @@ def test_a_collector_that_has_not_built_its_program_yet_can_be_sent_objects_of_i
         return [result.rewards["waiter"] for result in results]
 
     with connected(RaySettings(address=cluster), "collectors"):
-        build = partial(build_program_collector, config, 0, [], None)
+        build = partial(build_program_collector, config, 0, [], None, CommandHost(None, None))
         collector = restarting(ProgramCollectorActor, max_task_retries=0).remote(build)
         assert asyncio.run(play(collector)) == [4.0, 4.0]
 

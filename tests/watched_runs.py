@@ -56,7 +56,9 @@ def _train(config: str, overrides: dict[str, str], path: Path) -> Path:
 def run_of(path: Path, *, steps: int = 100, **metrics: Any) -> Path:
     """A directory with a configuration, and a line of metrics if any are given."""
     path.mkdir(parents=True)
-    (path / "config.toml").write_text(f'[model]\nname = "tiny"\n\n[learning]\nsteps = {steps}\n')
+    (path / "config.toml").write_text(
+        f'[model]\nname = "tiny"\n\n[learning]\nsteps = {steps}\n\n[[envs]]\nid = "kuhn_poker"\n'
+    )
     if metrics:
         append(path, metrics)
     return path

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import RenderableType
 
 from sparring.collection.rollout_log import write_rollouts
-from sparring.config import Config
+from sparring.config import Config, dump_config
 from sparring.config.play import EvaluatedGameSettings
 from sparring.config.toml_files import parse_toml
 from sparring.core import AgentSpec, Arena, Rollout, derive_seed
@@ -210,7 +210,7 @@ class Evaluations:
                 self.played.append((uid, f"fixed-{opponent}", reward, result.env_id))
 
 
-def comparison_of(run: RunDirectory) -> RenderableType:
+def comparison_of(run: RunDirectory, config: Config) -> RenderableType:
     """Compare the first evaluation of a run with the last, its tasks included, as a table."""
     figures: Figures = {}
     for directory in (run.evaluation, run.tasks):
@@ -219,8 +219,7 @@ def comparison_of(run: RunDirectory) -> RenderableType:
         while files.unread:
             files.read()
         figures |= files.figures()
-    config = parse_toml(run.config_file.read_text("utf-8"))
-    table = before_and_after(RunView("", config, figures=figures))
+    table = before_and_after(RunView("", parse_toml(dump_config(config)), figures=figures))
     return "nothing was evaluated" if table is None else table_text(table)
 
 

@@ -239,7 +239,7 @@ class Trainer:
         self.directory.check_epoch()
         print_ending(
             self.console,
-            comparison_of(self.directory),
+            comparison_of(self.directory, self.config),
             [
                 *account_lines(await self.source.accounts()),
                 f"trained on: {self.saved.trained_records} answers",
