@@ -42,7 +42,7 @@ class EngineRequest:
     completions: list[str] | None = None
 
 
-class Copies(Protocol):
+class FileCopies(Protocol):
     """Gives copies of what is on another machine."""
 
     async def prepare(self) -> None:
@@ -59,7 +59,7 @@ class EngineHost(ABC, Generic[Held]):
         copies: gives copies of models and adapters on a node that does not see them; ``None`` if it does.
     """
 
-    def __init__(self, copies: Copies | None) -> None:
+    def __init__(self, copies: FileCopies | None) -> None:
         self._copies = copies
         self._engine: Held | None = None
         self._adapters = ResidentAdapters([], self._load, self._drop)
@@ -204,7 +204,7 @@ class EmbeddedHost(EngineHost["EmbeddedEngine"]):
         max_adapters: int,
         *,
         of_a_run: bool = True,
-        copies: Copies | None = None,
+        copies: FileCopies | None = None,
     ) -> None:
         super().__init__(copies)
         _slots(max_adapters)
@@ -255,7 +255,7 @@ class VLLMHost(EngineHost["VLLMEngine"]):
         build_engine: builds the engine, not started. At most its ``max_adapters`` adapters are loaded.
     """
 
-    def __init__(self, build_engine: "Callable[[], VLLMEngine]", copies: Copies | None = None) -> None:
+    def __init__(self, build_engine: "Callable[[], VLLMEngine]", copies: FileCopies | None = None) -> None:
         super().__init__(copies)
         self._build_engine = build_engine
 
