@@ -21,9 +21,6 @@ settings.register_profile("search", deadline=None, max_examples=50)
 settings.register_profile("default-suite", settings.get_profile("search"), derandomize=True)
 settings.load_profile("default-suite")
 
-# Ray gives its workers a niceness of 15, with which they starve beside the tests of other processes.
-os.environ.setdefault("RAY_worker_niceness", "0")
-
 STARTS_RAY = {
     "test_cluster_elsewhere",
     "test_cluster_faults",
