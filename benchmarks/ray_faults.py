@@ -63,6 +63,16 @@ KUHN = [
 ]
 
 
+def holds_before_end(process: subprocess.Popen[Any], condition: Callable[[], bool], limit: float) -> bool:
+    """Wait until ``condition`` holds, at most ``limit`` seconds; return whether it did before the end."""
+    deadline = time.monotonic() + limit
+    while process.poll() is None and time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
 @dataclass
 class Command:
     """``sparring train`` in a process of its own, on a cluster."""
@@ -82,12 +92,7 @@ class Command:
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until ``condition`` holds; returns whether it did before the command ended."""
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while self.process.poll() is None and time.monotonic() < deadline:
-            if condition():
-                return True
-            time.sleep(0.05)
-        return condition()
+        return holds_before_end(self.process, condition, LIMIT_SECONDS)
 
     def end(self) -> str:
         """Wait until the command ends; returns what it printed."""

@@ -120,7 +120,7 @@ def adapter_of(run: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--updates", type=int, default=3)
     parser.add_argument("--engines", default="2")
     parser.add_argument("--collectors", default="2")

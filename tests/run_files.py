@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from sparring.config import load_config
 from sparring.config.loading import dump_config
 from sparring.core.manifest import seal
@@ -88,3 +90,16 @@ def write_run(
         seal(checkpoint)
         (path / "report.html").write_text("")
     return path
+
+
+Weights = dict[str, dict[str, torch.Tensor]]
+"""Tensors by name, by file."""
+
+
+def same_weights(one: Weights, other: Weights, rounding: float) -> bool:
+    """Whether two runs have kept the same files with the same tensors, which may differ by ``rounding``."""
+    return one.keys() == other.keys() and all(
+        torch.allclose(tensor, other[file][name], rtol=0, atol=rounding)
+        for file, tensors in one.items()
+        for name, tensor in tensors.items()
+    )

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import ray
-import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
@@ -20,6 +19,7 @@ from league_runs import LEAGUE
 from program_runs import configure as configure_program
 from ray_accounts import problems_of
 from ray_faults import QUIET, Faults, pid_of
+from run_files import Weights, same_weights
 from seat_runs import SIDES
 from sparring.cluster.actor_classes import CommandFilesActor, restarting
 from sparring.cluster.calls import RemoteLogger
@@ -83,19 +83,14 @@ def on_ray(config: Config, address: str, **ray: Any) -> Config:
     return config.model_copy(update={"run": run, "ray": settings})
 
 
-def weights(run: Path) -> dict[str, dict[str, torch.Tensor]]:
+def weights(run: Path) -> Weights:
     """The adapters and learners that a run has kept."""
     files = [path for name in ("checkpoints", "best") for path in (run / name).rglob("*.safetensors")]
     return {str(path.relative_to(run)): load_file(path) for path in files}
 
 
 def same(one: Path, other: Path, rounding: float) -> bool:
-    first, second = weights(one), weights(other)
-    return first.keys() == second.keys() and all(
-        torch.allclose(tensor, second[file][name], rtol=0, atol=rounding)
-        for file, tensors in first.items()
-        for name, tensor in tensors.items()
-    )
+    return same_weights(weights(one), weights(other), rounding)
 
 
 OWN = """

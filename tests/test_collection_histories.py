@@ -4,13 +4,15 @@ import pickle
 import random
 from copy import deepcopy
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.cluster.program_collectors import PlayedEpisode
+from sparring.collection import serialization
 from sparring.collection.buffer_state import Drawn, FinishedGame, PackedGames
-from sparring.core import GenerateResult, Rollout, Step, Trajectory
+from sparring.collection.serialization import packed, unpacked
+from sparring.core import Step, Trajectory
 
 TOKENS = st.lists(st.integers(0, 200_000), max_size=3)
 TURNS = st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.booleans(), TOKENS, TOKENS), max_size=8)
@@ -46,12 +48,7 @@ def sent_as_a_game(steps: list[Step]) -> list[Step]:
     return received.trajectories[1].steps
 
 
-def sent_as_an_episode(steps: list[Step]) -> list[Step]:
-    episode = PlayedEpisode(GenerateResult(Rollout(episode_type="x", steps=steps)), 1)
-    return pickle.loads(pickle.dumps(episode)).result.rollout.steps
-
-
-WAYS = [sent_as_a_batch, sent_as_a_game, sent_as_an_episode]
+WAYS = [sent_as_a_batch, sent_as_a_game]
 
 
 @pytest.mark.parametrize("send", WAYS)
@@ -78,3 +75,19 @@ def game_of(steps: list[Step]) -> FinishedGame:
 
 def ids_of(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(200_000) for _ in range(count)]
+
+
+@given(content=st.binary(min_size=1), place=st.floats(0, 1, exclude_max=True))
+def test_what_is_packed_is_read_back_and_damage_to_any_byte_or_a_missing_end_is_noticed(content, place):
+    whole, decoder = packed(content), msgspec.msgpack.Decoder(bytes)
+    assert unpacked(whole, decoder) == content
+    number = int(place * len(whole))
+    for damaged in (whole[:number], whole[:number] + bytes([whole[number] ^ 255]) + whole[number + 1 :]):
+        with pytest.raises(msgspec.DecodeError):
+            unpacked(damaged, decoder)
+
+
+def test_a_few_bytes_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(serialization, "MOST_BYTES", 1000)
+    with pytest.raises(msgspec.DecodeError, match="more than 1000 bytes"):
+        unpacked(packed(b"0" * 100_000), msgspec.msgpack.Decoder(bytes))

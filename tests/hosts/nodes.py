@@ -2,17 +2,16 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 
 from hosts.host import Host, Popen
 from hosts.network import Network
+from ray_faults import holds_before_end
+from run_files import Weights, same_weights
 
-Adapters = dict[str, dict[str, torch.Tensor]]
 CORES = {"learner": 4, "collector": 2, "engine": 1}
 """Cores that the actors of :meth:`Nodes.train` request. With no more cores than these, each has one place."""
 HEAD = 1
@@ -143,12 +142,7 @@ class Command:
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait until ``condition`` holds; return whether it did before the command ended."""
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while self.process.poll() is None and time.monotonic() < deadline:
-            if condition():
-                return True
-            time.sleep(0.05)
-        return condition()
+        return holds_before_end(self.process, condition, LIMIT_SECONDS)
 
 
 def saved(run: Path) -> int:
@@ -157,17 +151,13 @@ def saved(run: Path) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
-def adapters_of(run: Path) -> Adapters:
+def adapters_of(run: Path) -> Weights:
     """Return the adapters of a run's newest checkpoint, by file."""
     newest = max((run / "checkpoints").iterdir())
     files = newest.rglob("adapter_model.safetensors")
     return {str(one.relative_to(newest)): load_file(one) for one in files}
 
 
-def same(one: Adapters, other: Adapters) -> bool:
+def same(one: Weights, other: Weights) -> bool:
     """Whether adapters are the same but for rounding, which depends on engines' batches."""
-    return one.keys() == other.keys() and all(
-        torch.allclose(tensor, other[file][name], rtol=0, atol=1e-5)
-        for file, tensors in one.items()
-        for name, tensor in tensors.items()
-    )
+    return same_weights(one, other, 1e-5)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hosts.network import Network
-from hosts.nodes import Adapters, Nodes, adapters_of, cores_for, same, saved
+from hosts.nodes import Nodes, adapters_of, cores_for, same, saved
 from ray_accounts import problems_of
+from run_files import Weights
 
 PLACES = {"learner": 1, "engine": 2, "collector": 3}
 VICTIMS = {"command": 1} | PLACES
@@ -67,7 +68,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(nodes: Nodes) -> Adapters:
+def undisturbed(nodes: Nodes) -> Weights:
     """The adapters of a run that nothing disturbs."""
     code, said = nodes.train("undisturbed", *RUN).end()
     assert code == 0, said
@@ -91,7 +92,7 @@ def strike(nodes: Nodes, fault: Fault) -> None:
         network.change(number, cut=False)
 
 
-@pytest.mark.parametrize(("fault", "staleness"), zip(FAULTS, cycle((0, 1))), ids=str)
+@pytest.mark.parametrize(("fault", "staleness"), list(zip(FAULTS, cycle((0, 1)), strict=False)), ids=str)
 def test_a_run_survives_a_fault_of_a_host_or_ends_in_one_line_and_is_resumed(
     nodes, undisturbed, fault, staleness, tmp_path
 ):

@@ -7,18 +7,15 @@ must know to play them.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import compress, decompress
 
 import ray
-from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from sparring.cluster.calls import RETRY_SECONDS, error_of
 from sparring.cluster.engines.client import EngineClient
-from sparring.collection.serialization import FASTEST
 from sparring.core import Arena, EpisodeRequest, GenerateResult
 from sparring.core.adapters import AdapterRef
 from sparring.core.current_episode import count_started, episode_counts
@@ -50,15 +47,6 @@ class PlayedEpisode:
 
     result: GenerateResult
     started: int
-
-    def __reduce__(self) -> tuple[Callable[[bytes], "PlayedEpisode"], tuple[bytes]]:
-        """Serialise as Ray does, because a program has its own classes, and compress it."""
-        content = cloudpickle.dumps((self.result, self.started))  # type: ignore[no-untyped-call]
-        return _played, (compress(content, FASTEST),)
-
-
-def _played(content: bytes) -> PlayedEpisode:
-    return PlayedEpisode(*cloudpickle.loads(decompress(content)))
 
 
 class ProgramCollector:
