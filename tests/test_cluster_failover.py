@@ -329,6 +329,8 @@ class Actor:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.check = self
 
     def remote(self) -> "asyncio.Task[None]":
@@ -337,6 +339,7 @@ class Actor:
         async def answer() -> None:
             if self.error is not None:
                 raise self.error
+            await self.answers.wait()
 
         return asyncio.create_task(answer())
 
@@ -371,6 +374,24 @@ def test_the_loss_of_any_other_actor_ends_the_run():
         actors["Learner"].error = RayActorError()
         with pytest.raises(SparringError, match="Learner has not come back for 20 s"):
             await health.Health(actors, 20.0, engines=["Engine-0", "Engine-1"]).watch()
+
+    run_on_virtual_time(scenario())
+
+
+def test_an_actor_that_says_nothing_is_away_until_it_answers_or_is_lost():
+    async def scenario() -> None:
+        actors = {"Learner": Actor(), "Buffer": Actor()}
+        watched = health.Health(actors, 60.0)
+        watching = asyncio.create_task(watched.watch())
+        actors["Learner"].answers.clear()
+        await asyncio.sleep(30.0)
+        assert list(watched.away) == ["Learner"]
+        actors["Learner"].answers.set()
+        await asyncio.sleep(5.0)
+        assert not watched.away
+        actors["Buffer"].answers.clear()
+        with pytest.raises(SparringError, match="Buffer has not come back for 60 s"):
+            await watching
 
     run_on_virtual_time(scenario())
 

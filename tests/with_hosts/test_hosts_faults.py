@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,14 +43,33 @@ class Fault:
         return f"{self.kind} {self.victim} {self.seconds} s, patience {self.patience} s"
 
 
-CUTS = {"cut": ("in", "out"), "cut in": ("in",), "cut out": ("out",)}
-ACTORS = {"engine": "EngineActor", "collector": "CollectorActor", "learner": "Hosted"}
+BOTH = ("in", "out")
+CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
+    "cut": (BOTH, {"cut": True}, {"cut": False}),
+    "cut in": (("in",), {"cut": True}, {"cut": False}),
+    "cut out": (("out",), {"cut": True}, {"cut": False}),
+    "loss": (BOTH, {"loss": 0.3}, {"loss": 0.0}),
+    "slow": (BOTH, {"rate": 1e6}, {"rate": 0.0}),
+}
+"""Changes of the network, by kind of fault: which ways, and their settings during the fault and after it."""
+CUTS = ("cut", "cut in", "cut out")
+PROCESSES = {
+    "engine": "^ray::EngineActor",
+    "collector": "^ray::CollectorActor",
+    "learner": "^ray::Hosted",
+    "command": "sparring train",
+}
 FAULTS = [
     *(
         Fault(kind, victim, *lengths)
         for lengths, kind, victim in product(LENGTHS, (*CUTS, "kill"), ("command", "engine", "collector"))
     ),
-    *(Fault("kill actor", victim) for victim in ACTORS),
+    *(
+        Fault(kind, victim, 60)
+        for kind, victim in product(("loss", "slow"), ("command", "engine", "collector"))
+    ),
+    *(Fault("kill process", victim) for victim in PROCESSES),
+    *(Fault("kill node", victim) for victim in ("engine", "collector")),
 ]
 """Every second one happens to a run in lockstep, the others where playing and learning overlap. So every
 kind and every victim has both.
@@ -78,18 +98,19 @@ def undisturbed(nodes: Nodes) -> Weights:
 def strike(nodes: Nodes, fault: Fault) -> None:
     """Let a fault happen, and end it."""
     number, network = VICTIMS[fault.victim], nodes.network
-    if fault.kind == "kill actor":
-        processes = network[number].run("pgrep", "--full", f"^ray::{ACTORS[fault.victim]}").split()
-        network[number].run("kill", "-KILL", *processes)
+    if fault.kind in ("kill process", "kill node"):
+        name = PROCESSES[fault.victim] if fault.kind == "kill process" else "raylet/raylet"
+        network[number].run("pkill", "-KILL", "--full", name)
     elif fault.kind == "kill":
         network.kill(number)
         time.sleep(fault.seconds)
         network.start(number)
         nodes.start(number)
     else:
-        network.change(number, CUTS[fault.kind], cut=True)
+        ways, bad, well = CHANGES[fault.kind]
+        network.change(number, ways, **bad)
         time.sleep(fault.seconds)
-        network.change(number, cut=False)
+        network.change(number, ways, **well)
 
 
 @pytest.mark.parametrize(("fault", "staleness"), list(zip(FAULTS, cycle((0, 1)), strict=False)), ids=str)
@@ -109,7 +130,7 @@ def test_a_run_survives_a_fault_of_a_host_or_ends_in_one_line_and_is_resumed(
     code, said = command.end()
     print(f"{fault}: {code}\n{said}")
     if code != 0:
-        assert (fault.kind, fault.victim) == ("kill", "command") or (
+        assert (fault.kind.startswith("kill") and fault.victim == "command") or (
             code == 1 and said.splitlines()[-1].startswith("error: ")
         ), said
         assert "Traceback" not in said

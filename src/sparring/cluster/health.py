@@ -11,6 +11,8 @@ from sparring.cluster.connect import knock
 from sparring.core import InputError, SparringError
 
 ASK_EVERY = 2.0
+SILENCE = 10.0
+"""Seconds without an answer after which an actor counts as away. A busy one may take some."""
 HEAD_PATIENCE = 30.0
 """Seconds that a cluster's head may be away. After 60, Ray ends every process without a report."""
 
@@ -101,7 +103,7 @@ class Health:
         last = _now()
         while True:
             try:
-                await asyncio.wait_for(actor.check.remote(), self.patience)
+                await self._answer(name, actor, last)
                 last = _now()
                 self.away.pop(name, None)
                 self._lost.discard(name)
@@ -111,6 +113,20 @@ class Health:
                 if lost is not None and not self._goes_on_without(name):
                     raise lost from error
             await asyncio.sleep(ASK_EVERY)
+
+    async def _answer(self, name: str, actor: Any, last: float) -> None:
+        """Wait for an actor's answer. One that cannot be reached often says nothing, rather than fail."""
+        asked = asyncio.ensure_future(actor.check.remote())
+        try:
+            while not (await asyncio.wait([asked], timeout=ASK_EVERY))[0]:
+                silent = _now() - last
+                if silent > self.patience:
+                    raise TimeoutError
+                if silent > SILENCE:
+                    self.away[name] = silent
+            await asked
+        finally:
+            asked.cancel()
 
     def _loss_of(self, name: str, error: Exception) -> SparringError | None:
         """Return why an actor counts as lost; ``None`` while it may come back."""
