@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -83,9 +84,7 @@ def measure(model: Path, name: str, updates: int, staleness: int) -> list[str]:
         if code != 0 or not ended:
             sys.exit(said)
         rows = rows_of(run)
-    seconds = median(
-        later["wall_time"] - one["wall_time"] for one, later in zip(rows, rows[1:], strict=False)
-    )
+    seconds = median(later["wall_time"] - one["wall_time"] for one, later in pairwise(rows))
     parts = [median(row[f"time/{part}_seconds"] for row in rows[1:]) for part in ("play", "learn")]
     figures = [f"{256 / seconds:.1f}", *(f"{one:.2f}" for one in (seconds, *parts))]
     return [name, *figures, f"{sent / (updates - first) / 1e6:.2f}", str(lost)]
