@@ -37,7 +37,6 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.errors import reason_of
-from sparring.core.text import is_loopback
 from sparring.learn.batch import NOTHING_FITS, Counts, NoRecordFits
 from sparring.learn.trie import TOKEN, as_bytes, shared_prefixes
 
@@ -162,14 +161,22 @@ def _others_answering() -> Iterator[None]:
 
 
 def _gloo(store: TCPStore, rank: int, size: int, timeout: timedelta) -> Any:
-    prefixed = PrefixStore("gloo", store)
-    if not is_loopback(store.host):
-        return ProcessGroupGloo(prefixed, rank, size, timeout)
-    # By default gloo listens at the address of this machine's host name, which other machines may reach.
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
-    options._devices = [ProcessGroupGloo.create_device(hostname=store.host)]
-    return ProcessGroupGloo(prefixed, rank, size, options)
+    options._devices = [ProcessGroupGloo.create_device(hostname=_address_towards(store))]
+    return ProcessGroupGloo(PrefixStore("gloo", store), rank, size, options)
+
+
+def _address_towards(store: TCPStore) -> str:
+    """Return this machine's address from which it reaches the store.
+
+    By default gloo listens at the host name's, which often is 127.0.1.1, or one that others cannot reach.
+    """
+    family = socket.AF_INET6 if ip_address(store.host).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as unsent:
+        unsent.connect((store.host, store.port))
+        address: str = unsent.getsockname()[0]
+    return address
 
 
 def _nccl(store: PrefixStore, rank: int, size: int, timeout: timedelta) -> Any:

@@ -1,0 +1,52 @@
+"""A group of learners on two hosts, one of which is cut off while they learn."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosts.faults import QUICK, RUN, Fault, strike
+from hosts.network import Network
+from hosts.nodes import CORES, Nodes, adapters_of, same, saved
+from run_files import Weights
+
+CORES_OF_HOSTS = {1: CORES["engine"], 2: CORES["learner"], 3: CORES["learner"] + CORES["collector"]}
+
+
+@pytest.fixture(scope="module")
+def nodes(playing: Path) -> Iterator[Nodes]:
+    """Three hosts, which have the model, and room for one learner on each of two."""
+    with Network(3) as network:
+        for host in network.hosts.values():
+            shutil.copytree(playing, host.disk / "root" / "model")
+        yield Nodes(network, CORES_OF_HOSTS, QUICK)
+
+
+@pytest.fixture(scope="module")
+def alone(nodes: Nodes) -> Weights:
+    """The adapters of one process."""
+    code, said = nodes.sparring("train", *RUN, "--name=alone").end()
+    assert code == 0, said
+    return adapters_of(nodes.runs / "alone")
+
+
+@pytest.mark.parametrize("seconds", [0, 10, 60])
+@pytest.mark.parametrize("host", [2, 3])
+def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_was_cut_off(
+    nodes, alone, host, seconds
+):
+    name = f"cut-{host}-{seconds}"
+    command = nodes.train(name, *RUN, "--ray.learners=2", "--ray.patience=200")
+    assert command.wait_until(lambda: saved(nodes.runs / name) > 1), command.end()
+    if seconds:
+        strike(nodes, Fault("cut", "learner", seconds), host)
+    code, said = command.end()
+    print(f"host {host}, {seconds} s: {code}\n{said}")
+    if code != 0:
+        assert code == 1, said
+        assert said.splitlines()[-1].startswith("error: ")
+        nodes.wait()
+        code, said = nodes.sparring("train", "--resume", str(Path("runs", name))).end()
+    assert code == 0, said
+    assert same(adapters_of(nodes.runs / name), alone)
