@@ -20,18 +20,16 @@ PLACES = {
 HOME = Path("root")
 
 
-def options(settings: dict[str, str]) -> list[str]:
-    """Settings as options of the command."""
-    return [f"--{name.replace('__', '.')}={value}" for name, value in settings.items()]
+def options(*settings: dict[str, str]) -> list[str]:
+    """Settings, of which the later ones count, as options of the command."""
+    values = {name.replace("__", "."): value for some in settings for name, value in some.items()}
+    return [f"--{name}={value}" for name, value in values.items()]
 
 
-GAME = ["quickstart", *options(SMALL)]
+SHORTER = {"learning__steps": "3", "collection__games_per_step": "24"}
 RUNS = {
-    "game": GAME,
-    "league": [
-        "quickstart",
-        *options(SMALL | LEAGUE | {"learning__steps": "3", "collection__games_per_step": "24"}),
-    ],
+    "game": ["quickstart", *options(SMALL)],
+    "league": ["quickstart", *options(SMALL, LEAGUE, SHORTER)],
     "program": ["program.toml", *options(PROGRAM)],
 }
 
