@@ -107,7 +107,8 @@ def main() -> None:
     device = make_device(int(number), int(mtu))
     make_root(Path(disk), [Path(one) for one in visible])
     names = [f"10.77.0.{one} host{one}" for one in range(1, MOST_HOSTS + 1)]
-    Path("/etc/hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+    own = ["127.0.0.1 localhost", f"127.0.1.1 {name}"]  # as Debian has it: nobody else reaches that address
+    Path("/etc/hosts").write_text("\n".join([*own, *names, ""]))
     Path("/etc/resolv.conf").write_text("")
     signal.signal(
         signal.SIGCHLD, signal.SIG_IGN
