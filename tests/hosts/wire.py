@@ -122,7 +122,7 @@ class Wire:
         for _ in range(AT_ONCE):
             try:
                 packet = os.read(self._devices[host], LARGEST)
-            except BlockingIOError:
+            except (KeyError, BlockingIOError):  # it has left since its device had something, or has no more
                 return
             except OSError:  # the host is gone
                 self.leave(host)
