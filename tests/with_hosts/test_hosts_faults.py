@@ -26,6 +26,7 @@ FAULTS = [
         Fault(kind, victim, 60)
         for kind, victim in product(("loss", "slow"), ("command", "engine", "collector"))
     ),
+    *(Fault("cut", victim, 600, patience) for victim, patience in (("engine", 900), ("collector", 200))),
     *(Fault("kill process", victim) for victim in PROCESSES),
     *(Fault("kill node", victim) for victim in ("engine", "collector")),
 ]
