@@ -1,4 +1,4 @@
-"""A group of learners on two hosts, one of which is cut off while they learn."""
+"""A group of learners on two hosts apart from the command's, one of which is cut off or killed."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,18 +31,19 @@ def alone(nodes: Nodes) -> Weights:
     return adapters_of(nodes.runs / "alone")
 
 
-@pytest.mark.parametrize("seconds", [0, 10, 60])
+@pytest.mark.parametrize("kind, seconds", [("", 0), ("cut", 10), ("cut", 60), ("kill", 3)])
 @pytest.mark.parametrize("host", [2, 3])
-def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_was_cut_off(
-    nodes, alone, host, seconds
+def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_is_lost_for_a_time(
+    nodes, alone, host, kind, seconds
 ):
-    name = f"cut-{host}-{seconds}"
+    nodes.wait()
+    name = f"{kind}-{host}-{seconds}"
     command = nodes.train(name, *RUN, "--ray.learners=2", "--ray.patience=200")
     assert command.wait_until(lambda: saved(nodes.runs / name) > 1), command.end()
-    if seconds:
-        strike(nodes, Fault("cut", "learner", seconds), host)
+    if kind:
+        strike(nodes, Fault(kind, "learner", seconds), host)
     code, said = command.end()
-    print(f"host {host}, {seconds} s: {code}\n{said}")
+    print(f"{kind} host {host}, {seconds} s: {code}\n{said}")
     if code != 0:
         assert code == 1, said
         assert said.splitlines()[-1].startswith("error: ")
