@@ -31,7 +31,7 @@ def alone(nodes: Nodes) -> Weights:
     return adapters_of(nodes.runs / "alone")
 
 
-@pytest.mark.parametrize("kind, seconds", [("", 0), ("cut", 10), ("cut", 60), ("kill", 3)])
+@pytest.mark.parametrize(("kind", "seconds"), [("", 0), ("cut", 10), ("cut", 60), ("kill", 3)])
 @pytest.mark.parametrize("host", [2, 3])
 def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_is_lost_for_a_time(
     nodes, alone, host, kind, seconds
