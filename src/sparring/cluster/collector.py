@@ -4,6 +4,7 @@ It has no state to save: a collector that is killed and restarted receives its g
 """
 
 import asyncio
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,15 +102,19 @@ class CollectorService:
 
     async def _feed(self) -> None:
         """Request games whenever more may begin, and begin them."""
-        await self.model_pool.register.remote(self.name, self.settings)
-        number = 0
+        number, incarnation = 0, uuid.uuid4().hex
+        await self.model_pool.register.remote(self.name, self.settings, incarnation)
         while True:
             self._room.clear()
             if not (self._training.free or self._evaluation.free):
                 await self._room.wait()
             number += 1
             jobs: Jobs = await self.model_pool.next_jobs.remote(
-                self.name, number, self._training.free, self._evaluation.free
+                self.name,
+                number,
+                self._training.free,
+                self._evaluation.free,
+                incarnation=incarnation,
             )
             if jobs.stopped:
                 return
