@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from sparring.cluster.adapters import AdapterCache
+from sparring.cluster.adapters import COMMAND_FILES, AdapterCache
 from sparring.cluster.calls import RETRY_SECONDS, Handle, Named, error_of, found
 from sparring.cluster.command_files import MODEL, OWN
 from sparring.cluster.transfer import Listing, listing_of_known, take
@@ -51,10 +51,6 @@ class CommandHost:
         if self.node in (None, ray.get_runtime_context().get_node_id()):
             return None
         return found(self.files)
-
-
-COMMAND_FILES = "CommandFiles"
-"""The actor's name."""
 
 
 def command_host(settings: RaySettings, namespace: str) -> CommandHost:

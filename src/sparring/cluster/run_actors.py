@@ -21,16 +21,11 @@ from sparring.cluster.actor_classes import (
     TrackerActor,
     restarting,
 )
+from sparring.cluster.adapters import COMMAND_FILES
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
 from sparring.cluster.distant_learner import DistantLearner, DistantRun
-from sparring.cluster.elsewhere import (
-    COMMAND_FILES,
-    CommandHost,
-    command_host,
-    own_scratch,
-    read_own_copies,
-)
+from sparring.cluster.elsewhere import CommandHost, command_host, own_scratch, read_own_copies
 from sparring.cluster.engine_start import (
     calls_of_collectors,
     calls_of_each_client,
