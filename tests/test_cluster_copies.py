@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import random
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparring.cluster.command_files import MODEL, CommandFiles
-from sparring.cluster.elsewhere import NodeCopies
+from sparring.cluster.elsewhere import NodeCopies, own_scratch
 from sparring.cluster.transfer import CHUNK
 from sparring.collection.local_handle import LocalHandle
 from sparring.config import load_config
@@ -97,6 +98,17 @@ async def test_processes_of_a_node_that_start_at_once_share_one_copy(tmp_path, m
     await asyncio.gather(*(one.prepare() for one in copies))
     (place,) = {one.model for one in copies}
     assert fingerprint(place) == fingerprint(str(model))
+
+
+def test_what_ended_processes_of_this_node_left_is_deleted_and_nothing_of_other_nodes(tmp_path, cache):
+    """Nodes may share a home, and the name of one may begin with that of another."""
+    scratch, node = cache.parent / "scratch", platform.node()
+    kept = [own_scratch(), scratch / f"{node}-2-abcdefgh", scratch / "other-abcdefgh"]
+    (scratch / f"{node}-abcdefgh").mkdir()
+    for other in kept[1:]:
+        other.mkdir()
+    kept.append(own_scratch())
+    assert sorted(one for one in scratch.iterdir() if one.is_dir()) == sorted(kept)
 
 
 def test_a_link_out_of_a_models_directory_is_not_followed(tmp_path, model, cache):

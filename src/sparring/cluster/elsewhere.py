@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -67,8 +68,8 @@ def own_scratch() -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / LOCK).open("w") as file:
         lock(file.fileno(), wait=True)
-        for old in parent.glob(f"{here}*"):  # nodes may share a home, in which locks hold for one node only
-            if not is_locked(old):
+        for old in parent.iterdir():  # nodes may share a home, in which locks hold for one node only
+            if re.fullmatch(rf"{re.escape(here)}[^-]+", old.name) and not is_locked(old):
                 shutil.rmtree(old, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=here, dir=parent))
         lock_directory(scratch)  # until this process ends
