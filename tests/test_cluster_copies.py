@@ -167,6 +167,25 @@ def test_the_files_of_a_users_own_are_those_that_the_configuration_names(tmp_pat
     assert found == {"games.py", "rules.py", "questions.jsonl", "losses.py"}
 
 
+def test_modules_that_a_users_file_imports_only_while_it_plays_belong_to_it(tmp_path, model):
+    sources = {
+        "games.py": "def play():\n    import rules.cards\n",
+        "rules/__init__.py": "",
+        "rules/cards.py": "def deal():\n    from scores import score\n    from . import table\n",
+        "rules/table.py": "",
+        "scores.py": "import unfinished",
+        "unfinished.py": "(",
+        "unused.py": "",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    (tmp_path / "config.toml").write_text('[[envs]]\nid = "games.py:Game"')
+    config = load_config(str(tmp_path / "config.toml"), {"model.name": str(model)})
+    found = {os.path.relpath(path, tmp_path) for path in own_files(config)}
+    assert found == sources.keys() - {"unused.py"}
+
+
 def test_a_copy_of_a_users_file_counts_although_another_is_at_its_path(tmp_path):
     there, copies = tmp_path / "there.py", tmp_path / "copies"
     there.write_text("name = 'of this machine'")
