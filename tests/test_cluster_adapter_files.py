@@ -244,9 +244,11 @@ def test_the_object_store_keeps_the_adapters_that_were_asked_for_last(tmp_path, 
     assert len(puts) == KEPT_OBJECTS + 2
 
 
-def test_an_adapter_that_was_written_anew_is_read_anew(tmp_path, adapters):
+@pytest.mark.parametrize("name", [ADAPTER_FILE, ADAPTER_CONFIG])
+def test_an_adapter_that_was_written_anew_is_read_anew(tmp_path, adapters, name):
+    (adapters / "1" / ADAPTER_CONFIG).write_bytes(b"old")
     cache = AdapterCache(LocalHandle(OtherMachine(adapters)), tmp_path / "cache")
     fetch(cache, "1")
-    (adapters / "1" / ADAPTER_FILE).write_bytes(b"new weights")
-    os.utime(adapters / "1" / ADAPTER_FILE, (1, 1))
-    assert (fetch(cache, "1") / ADAPTER_FILE).read_bytes() == b"new weights"
+    (adapters / "1" / name).write_bytes(b"new")
+    os.utime(adapters / "1" / name, (1, 1))
+    assert (fetch(cache, "1") / name).read_bytes() == b"new"

@@ -59,7 +59,7 @@ class AdapterFiles:
 
     def __init__(self, put: Callable[[dict[str, bytes]], Any]) -> None:
         self._put = put
-        self._copies: dict[tuple[str, int], AdapterCopy] = {}
+        self._copies: dict[tuple[str, tuple[int, ...]], AdapterCopy] = {}
 
     def check(self) -> None:
         """Return: there is nothing to restore."""
@@ -71,7 +71,7 @@ class AdapterFiles:
             SparringError: there is no adapter.
         """
         try:
-            changed = (Path(path) / ADAPTER_FILE).stat().st_mtime_ns
+            changed = _times(Path(path))
             if (path, changed) not in self._copies:
                 files = await asyncio.to_thread(_read, Path(path))
                 self._copies[path, changed] = AdapterCopy(_key(files), self._put(files))
@@ -133,6 +133,13 @@ class AdapterCache:
             copies = [path for path in self._directory.iterdir() if _COPY.fullmatch(path.name)]
             for old in sorted(copies, key=_last_use)[:-KEPT_COPIES]:
                 remove_directory(old)
+
+
+def _times(directory: Path) -> tuple[int, ...]:
+    """Return when an adapter's files were written; raise an OSError if there are no weights."""
+    described = (directory / name for name in FILES[1:])
+    paths = [directory / FILES[0], *(path for path in described if path.exists())]
+    return tuple(path.stat().st_mtime_ns for path in paths)
 
 
 def _key(files: dict[str, bytes]) -> str:
