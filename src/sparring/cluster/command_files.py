@@ -70,7 +70,7 @@ class CommandFiles(AdapterFiles):
         self._checked()
         self._writer = writer
 
-    def saved(self, writer: str) -> tuple[dict[str, bytes], str | None]:
+    async def saved(self, writer: str) -> tuple[dict[str, bytes], str | None]:
         """Accept a learner; return the manifests of what is saved, by place, and perhaps a line for the user.
 
         Newest updates that are damaged are set aside; then the line says so.
@@ -79,13 +79,7 @@ class CommandFiles(AdapterFiles):
             DamagedState: all updates are damaged.
         """
         self.accept(writer)
-        run, notice = RunDirectory(self._checked()), None
-        finish_replacements(run.path / "learner", r"\d+")
-        steps = run.saved_updates()
-        if steps:
-            _, notice = newest_whole(steps, run.saved_update, lambda one: check_files(run.saved_update(one)))
-        places = [path.relative_to(run.path).as_posix() for path in saved_directories(run.path, LEARNED)]
-        return {place: (run.path / place / MANIFEST_FILE).read_bytes() for place in places}, notice
+        return await asyncio.to_thread(_saved, RunDirectory(self._checked()))
 
     async def listing(self, place: str) -> Listing:
         """Return the files at a place: of the model, the user's own, or those of a directory of the run.
@@ -167,6 +161,15 @@ class CommandFiles(AdapterFiles):
         if self._epoch is not None:
             self._epoch.check()
         return self._run
+
+
+def _saved(run: RunDirectory) -> tuple[dict[str, bytes], str | None]:
+    finish_replacements(run.path / "learner", r"\d+")
+    steps, notice = run.saved_updates(), None
+    if steps:
+        _, notice = newest_whole(steps, run.saved_update, lambda one: check_files(run.saved_update(one)))
+    places = [path.relative_to(run.path).as_posix() for path in saved_directories(run.path, LEARNED)]
+    return {place: (run.path / place / MANIFEST_FILE).read_bytes() for place in places}, notice
 
 
 def _staging(target: Path) -> Path:
