@@ -292,29 +292,25 @@ class PoolService:
         state = self.state
         if state.queue is None:
             raise SparringError(f"{collector} requests games but is not registered")
-        if self._is_replaced(collector, incarnation):
-            return Jobs([], self.weights, stopped=True)
-        last = state.last_answer.get(collector)
-        if last is not None and last[0] == number:
-            return last[1]
         ended = self._ended[collector]
         await self._until(
             lambda: (
-                self._is_replaced(collector, incarnation)
+                state.incarnations.get(collector) != incarnation
+                or state.answered(collector, number) is not None
                 or state.stopped
                 or state.has_games(training, evaluation)
                 or self._ended[collector] > ended
             ),
             wait,
         )
-        if self._is_replaced(collector, incarnation):
+        if state.incarnations.get(collector) != incarnation:
             return Jobs([], self.weights, stopped=True)
+        answer = state.answered(collector, number)  # also to the same request, which waited too
+        if answer is not None:
+            return answer
         if state.stopped or not state.has_games(training, evaluation):
             return Jobs([], self.weights, stopped=state.stopped)
         return self.hand_out(collector, number, training, evaluation)
-
-    def _is_replaced(self, collector: str, incarnation: str) -> bool:
-        return self.state.incarnations.get(collector) != incarnation
 
     def hand_out(self, collector: str, number: int, training: int, evaluation: int) -> Jobs:
         """Hand out games now, perhaps none."""

@@ -212,6 +212,11 @@ class PoolState:
         """Return whether a request for at most this many games of each kind would get one."""
         return self.queue is not None and self.queue.has_any(training, evaluation, self.weights.step)
 
+    def answered(self, collector: str, number: int) -> Jobs | None:
+        """Return the last answer to a collector if it was to its request ``number``."""
+        last, answer = self.last_answer.get(collector, (None, None))
+        return answer if last == number else None
+
     @property
     def in_lockstep(self) -> bool:
         """Whether all games of an update end before its successor's begin."""
