@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from sparring.cluster.adapters import KEPT_COPIES, KEPT_OBJECTS, AdapterCache, AdapterFiles
 from sparring.collection.local_handle import LocalHandle
 from sparring.core import SparringError, TransientError
-from sparring.core.adapters import ADAPTER_FILE, DELIVERY_FILE, AdapterRef
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, DELIVERY_FILE, AdapterRef
 from sparring.engine.adapters import DeliveryError, file_hash
 from sparring.engine.answering import EngineCall
 from sparring.engine.engine import EmbeddedEngine
@@ -136,12 +136,8 @@ async def test_weights_in_the_type_in_which_a_model_computes_answer_the_same_and
 
 
 async def test_a_copy_with_the_description_of_other_weights_is_not_served(tmp_path, versions):
-    other = (tmp_path / "run" / "2" / DELIVERY_FILE).read_bytes()
-
-    def exchanged(files: dict[str, bytes]) -> dict[str, bytes]:
-        return files | {DELIVERY_FILE: other}
-
-    host = await started(OtherMachine(tmp_path / "run", exchanged), tmp_path / "cache")
+    shutil.copy(tmp_path / "run" / "2" / DELIVERY_FILE, tmp_path / "run" / "1" / DELIVERY_FILE)
+    host = await started(OtherMachine(tmp_path / "run"), tmp_path / "cache")
     with pytest.raises(DeliveryError, match="version 1 was not delivered"):
         await answer(host, versions[1])
 
@@ -179,6 +175,33 @@ def test_a_copy_that_was_damaged_in_the_cache_is_replaced(tmp_path, adapters):
     assert (fetch(cache, "1") / ADAPTER_FILE).read_bytes() == b"weights 1"
     (place / ADAPTER_FILE).unlink()
     assert (fetch(cache, "1") / ADAPTER_FILE).read_bytes() == b"weights 1"
+
+
+@pytest.mark.parametrize("name", [ADAPTER_CONFIG, DELIVERY_FILE])
+def test_a_copy_whose_weights_are_whole_and_whose_description_is_damaged_is_replaced(
+    tmp_path, adapters, name
+):
+    """A node that loses power may keep a file's name without its content."""
+    (adapters / "1" / name).write_bytes(b"{}")
+    cache = AdapterCache(LocalHandle(OtherMachine(adapters)), tmp_path / "cache")
+    (fetch(cache, "1") / name).write_bytes(b"")
+    assert (fetch(cache, "1") / name).read_bytes() == b"{}"
+
+
+def test_what_killed_engines_left_of_copies_does_not_stay(tmp_path, adapters, monkeypatch):
+    cache = AdapterCache(LocalHandle(OtherMachine(adapters)), tmp_path / "cache")
+
+    def killed(path: Path, target: Path) -> None:
+        raise InterruptedError
+
+    for number in ("1", "2"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", killed)
+            with pytest.raises(InterruptedError):
+                fetch(cache, number)
+    assert len([*(tmp_path / "cache").iterdir()]) == 1
+    assert [*(tmp_path / "cache").iterdir()] != [fetch(cache, "1")]
+    assert [*(tmp_path / "cache").iterdir()] == [fetch(cache, "1")]
 
 
 async def test_engines_of_a_machine_that_fetch_at_the_same_time_share_one_copy(tmp_path, adapters):
@@ -221,9 +244,11 @@ def test_the_object_store_keeps_the_adapters_that_were_asked_for_last(tmp_path, 
     assert len(puts) == KEPT_OBJECTS + 2
 
 
-def test_an_adapter_that_was_written_anew_is_read_anew(tmp_path, adapters):
+@pytest.mark.parametrize("name", [ADAPTER_FILE, ADAPTER_CONFIG])
+def test_an_adapter_that_was_written_anew_is_read_anew(tmp_path, adapters, name):
+    (adapters / "1" / ADAPTER_CONFIG).write_bytes(b"old")
     cache = AdapterCache(LocalHandle(OtherMachine(adapters)), tmp_path / "cache")
     fetch(cache, "1")
-    (adapters / "1" / ADAPTER_FILE).write_bytes(b"new weights")
-    os.utime(adapters / "1" / ADAPTER_FILE, (1, 1))
-    assert (fetch(cache, "1") / ADAPTER_FILE).read_bytes() == b"new weights"
+    (adapters / "1" / name).write_bytes(b"new")
+    os.utime(adapters / "1" / name, (1, 1))
+    assert (fetch(cache, "1") / name).read_bytes() == b"new"

@@ -1,7 +1,9 @@
 """The buffer of a cluster stores every game once and keeps every batch until it is learned, despite kills."""
 
 import asyncio
+import base64
 import contextlib
+import json
 import math
 import pickle
 import random
@@ -18,7 +20,7 @@ from sparring.collection.buffers import EpisodeBuffer, StepBuffer
 from sparring.collection.rollout_log import RolloutLog
 from sparring.collection.serialization import PackedRecords
 from sparring.collection.transforms import ComposeFinalRewardTransforms, RoleAdvantageByEnvFormatter
-from sparring.core import Rollout, SparringError, TrainingRecord
+from sparring.core import InputError, Rollout, SparringError, TrainingRecord
 
 LOOP = asyncio.new_event_loop()
 
@@ -50,6 +52,19 @@ def test_a_batch_is_the_same_until_it_is_learned():
     buffer.learned_batch(1)
     assert draw(buffer, 2, Demand(batch_size=3, games=4)) is None
     assert draw(buffer, 2, Demand(batch_size=3, entries=3)).steps != first.steps
+
+
+def test_a_journal_whose_packed_games_are_damaged_is_an_error_of_every_call_that_names_it(tmp_path):
+    service(tmp_path).add_games([game(0), game(1)])
+    (entries,) = tmp_path.glob("entries-*.jsonl")
+    whole = json.loads(entries.read_bytes())
+    packed = base64.b64decode(whole["games"])
+    damaged = bytes([*packed[:-9], packed[-9] ^ 1, *packed[-8:]])
+    entries.write_text(json.dumps(whole | {"games": base64.b64encode(damaged).decode()}) + "\n")
+    buffer = service(tmp_path)
+    for call in (buffer.check, buffer.size):
+        with pytest.raises(InputError, match=rf"^run directory: {tmp_path} is damaged \("):
+            call()
 
 
 @pytest.mark.parametrize("killed", [False, True])

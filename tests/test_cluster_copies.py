@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import random
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sparring.cluster.command_files import MODEL, CommandFiles
-from sparring.cluster.elsewhere import NodeCopies
+from sparring.cluster.elsewhere import NodeCopies, own_scratch
 from sparring.cluster.transfer import CHUNK
 from sparring.collection.local_handle import LocalHandle
 from sparring.config import load_config
@@ -99,6 +100,17 @@ async def test_processes_of_a_node_that_start_at_once_share_one_copy(tmp_path, m
     assert fingerprint(place) == fingerprint(str(model))
 
 
+def test_what_ended_processes_of_this_node_left_is_deleted_and_nothing_of_other_nodes(tmp_path, cache):
+    """Nodes may share a home, and the name of one may begin with that of another."""
+    scratch, node = cache.parent / "scratch", platform.node()
+    kept = [own_scratch(), scratch / f"{node}-2-abcdefgh", scratch / "other-abcdefgh"]
+    (scratch / f"{node}-abcdefgh").mkdir()
+    for other in kept[1:]:
+        other.mkdir()
+    kept.append(own_scratch())
+    assert sorted(one for one in scratch.iterdir() if one.is_dir()) == sorted(kept)
+
+
 def test_a_link_out_of_a_models_directory_is_not_followed(tmp_path, model, cache):
     (tmp_path / "secret").write_text("{}")
     (model / "vocab.json").symlink_to(tmp_path / "secret")
@@ -153,6 +165,25 @@ def test_the_files_of_a_users_own_are_those_that_the_configuration_names(tmp_pat
     config = load_config(str(tmp_path / "config.toml"), {"model.name": str(model)})
     found = {os.path.relpath(path, tmp_path) for path in own_files(config)}
     assert found == {"games.py", "rules.py", "questions.jsonl", "losses.py"}
+
+
+def test_modules_that_a_users_file_imports_only_while_it_plays_belong_to_it(tmp_path, model):
+    sources = {
+        "games.py": "def play():\n    import rules.cards\n",
+        "rules/__init__.py": "",
+        "rules/cards.py": "def deal():\n    from scores import score\n    from . import table\n",
+        "rules/table.py": "",
+        "scores.py": "import unfinished",
+        "unfinished.py": "(",
+        "unused.py": "",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    (tmp_path / "config.toml").write_text('[[envs]]\nid = "games.py:Game"')
+    config = load_config(str(tmp_path / "config.toml"), {"model.name": str(model)})
+    found = {os.path.relpath(path, tmp_path) for path in own_files(config)}
+    assert found == sources.keys() - {"unused.py"}
 
 
 def test_a_copy_of_a_users_file_counts_although_another_is_at_its_path(tmp_path):

@@ -30,6 +30,7 @@ from tiny_models import constant, make_record, tiny_model
 
 BOTH = ("hider", "seeker")
 UPDATES = 3
+WRITER = "the learner"
 
 
 class KilledError(Exception):
@@ -83,12 +84,17 @@ def files_of(run: Path, epoch: Epoch | None = None) -> CommandFiles:
     return CommandFiles(lambda files: files, run=run, epoch=epoch)
 
 
-def distant(run: Path, wire: Wire | None = None, policies: tuple[str, ...] = BOTH) -> DistantLearner:
+def distant(
+    run: Path,
+    wire: Wire | None = None,
+    policies: tuple[str, ...] = BOTH,
+    scratch: str = "another machine",
+) -> DistantLearner:
     """A learner on another machine, which has nothing of the run."""
-    scratch = run.parent / "another machine"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    distant_run = DistantRun(wire or Wire(files_of(run)), run, scratch)
+    place = run.parent / scratch
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    distant_run = DistantRun(wire or Wire(files_of(run)), run, place)
     return DistantLearner(functools.partial(service, policies), distant_run)
 
 
@@ -194,13 +200,13 @@ async def test_what_has_arrived_before_a_kill_is_not_sent_again(tmp_path, made):
     files = files_of(tmp_path / "run")
     first, second = Wire(files, 3, made=made), Wire(files)
     with pytest.raises(KilledError):
-        await send(first, "learner/000001", tmp_path / "here")
+        await send(first, WRITER, "learner/000001", tmp_path / "here")
     assert not (tmp_path / "run" / "learner" / "000001").exists()
-    await send(second, "learner/000001", tmp_path / "here")
+    await send(second, WRITER, "learner/000001", tmp_path / "here")
     assert contents(tmp_path / "run" / "learner" / "000001") == content
     assert first.sent + second.sent == sum(map(len, content.values()))
     third = Wire(files)
-    await send(third, "learner/000001", tmp_path / "here")
+    await send(third, WRITER, "learner/000001", tmp_path / "here")
     assert third.sent == 0
 
 
@@ -209,8 +215,8 @@ async def test_the_beginning_of_another_update_that_was_lost_is_replaced(tmp_pat
     content = saved_update(tmp_path / "made again", 1, 1.5)
     files = files_of(tmp_path / "run")
     with pytest.raises(KilledError):
-        await send(Wire(files, 3), "learner/000001", tmp_path / "lost")
-    await send(Wire(files), "learner/000001", tmp_path / "made again")
+        await send(Wire(files, 3), WRITER, "learner/000001", tmp_path / "lost")
+    await send(Wire(files), WRITER, "learner/000001", tmp_path / "made again")
     assert contents(tmp_path / "run") == {f"learner/000001/{name}": one for name, one in content.items()}
 
 
@@ -237,14 +243,15 @@ async def test_a_copy_that_was_interrupted_or_damaged_is_completed(tmp_path):
         (".", "config.toml"),
         ("state/pool", "format"),
         ("learner/000001", "run.py"),
+        ("given/teacher", "adapter_model.safetensors"),
     ],
 )
 async def test_learners_write_and_delete_nothing_but_what_they_save(tmp_path, place, name):
     files = files_of(tmp_path / "run")
     with pytest.raises(SparringError, match=r"^learners have no file "):
-        files.write(place, name, 0, b"{}")
+        files.write(WRITER, place, name, 0, b"{}")
     with pytest.raises(SparringError, match=r"^learners have no file "):
-        await files.put(place, {name: (2, "")})
+        await files.put(WRITER, place, {name: (2, "")})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -260,6 +267,34 @@ async def test_a_learner_of_an_earlier_start_of_the_run_writes_nothing(tmp_path)
     assert contents(run) == before
     with pytest.raises(SparringError, match="was resumed by another process"):
         await asyncio.to_thread(distant, run, Wire(files_of(run, Epoch(run / ".epoch", 1))))
+
+
+async def test_a_learner_that_was_only_cut_off_changes_nothing_once_another_has_its_place(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    files = files_of(run)
+    old = await asyncio.to_thread(distant, run, Wire(files))
+    await old.update(1, records(1), {})
+    new = await asyncio.to_thread(distant, run, Wire(files), scratch="a third machine")
+    await new.update(2, records(2), {})
+    before = contents(run)
+    for write in (old.update(2, records(2), {}), old.keep(str(run / "checkpoints" / "step-000001"))):
+        with pytest.raises(SparringError, match=r"^the learner was given up and replaced"):
+            await write
+    assert contents(run) == before
+    await new.update(3, records(3), {})
+    assert (run / "learner" / "000003").is_dir()
+
+
+async def test_a_file_of_others_in_what_is_saved_does_not_matter_and_stays(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    one = await asyncio.to_thread(distant, run)
+    await one.update(1, records(1), {})
+    (run / "learner" / "000001" / "notes.txt").write_text("mine")
+    again = await asyncio.to_thread(distant, run)
+    assert (await again.update(2, records(2), {})).step == 2
+    assert (run / "learner" / "000001" / "notes.txt").read_text() == "mine"
 
 
 def test_damaged_updates_are_set_aside_and_errors_name_the_runs_files(tmp_path):

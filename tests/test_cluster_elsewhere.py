@@ -22,8 +22,9 @@ from ray_faults import QUIET, Faults, pid_of
 from run_files import Weights, same_weights
 from seat_runs import SIDES
 from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.adapters import COMMAND_FILES
 from sparring.cluster.calls import RemoteLogger
-from sparring.cluster.elsewhere import COMMAND_FILES, command_host
+from sparring.cluster.elsewhere import command_host
 from sparring.cluster.placement import beside_command
 from sparring.cluster.run import train
 from sparring.config import Config

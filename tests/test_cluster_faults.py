@@ -1,6 +1,5 @@
 """Runs on Ray whose actors are killed: they finish, or print the reason in one line and can be resumed."""
 
-import asyncio
 import os
 import random
 import signal
@@ -15,9 +14,6 @@ from ray_accounts import problems_of, read_books
 from ray_faults import ACTORS, Command, Faults, pid_of
 from sparring.cluster import health as health
 from sparring.cluster.view import ClusterSource
-from sparring.collection.games_in_flight import PlaySettings
-from sparring.collection.pool import PoolService
-from sparring.collection.results import EnvSpec
 from sparring.core import SparringError
 
 UPDATES = 40
@@ -108,20 +104,6 @@ def test_a_run_starts_with_the_engines_that_have_room_loses_one_for_good_and_kee
     assert [line["step"] for line in lines] == list(range(1, 13))
     before_and_after = [line["time/evaluation_seconds"] for line in (lines[0], lines[-1])]
     assert min(before_and_after) > 0
-
-
-async def test_games_are_not_given_to_a_collector_that_died_while_it_waited_for_them():
-    pool = PoolService("mirror", 1)
-    pool.add_checkpoint(None, 0)
-    settings = PlaySettings((EnvSpec("kuhn", "kuhn_poker", 2),), (1.0,), (), 0, 1.0, 4, games_per_step=3)
-    pool.register("Collector-0", settings)
-    had = await pool.next_jobs("Collector-0", 1, 3, 0)
-    waiting = asyncio.create_task(pool.next_jobs("Collector-0", 2, 3, 0))
-    await asyncio.sleep(0)
-    assert pool.register("Collector-0", settings) == 3
-    assert (await waiting).jobs == []
-    again = await pool.next_jobs("Collector-0", 1, 3, 0)
-    assert again.jobs == had.jobs
 
 
 async def test_the_loss_of_a_clusters_head_is_an_error(monkeypatch):

@@ -269,6 +269,44 @@ def test_unregistered_collectors_and_unknown_opponents_are_rejected():
         service.register("d", replace(PLAY, seed=1))
 
 
+def test_a_request_that_is_repeated_while_it_waits_gets_one_answer():
+    """Ray repeats a call if a connection breaks, and the collector hears only one of the answers."""
+
+    async def scenario() -> None:
+        service = pool()
+        service.register("c", PLAY)
+        await service.next_jobs("c", 1, 8, 0)
+        calls = [asyncio.create_task(service.next_jobs("c", 2, 1, 0, wait=60)) for _ in range(2)]
+        await asyncio.sleep(0)
+        service.publish(weights(1), consumed=4)
+        first, second = await asyncio.gather(*calls)
+        assert first == second
+        assert len(first.jobs) == 1
+
+    LOOP.run_until_complete(scenario())
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["cut off", "cut off, and the pool was killed"])
+def test_a_collector_that_another_has_replaced_gets_no_games(tmp_path, is_restarted):
+    """It may only have been cut off; games given to it would be lost, and their update would never end."""
+
+    async def scenario() -> None:
+        service = pool(tmp_path)
+        service.register("c", PLAY, "cut off")
+        had = await service.next_jobs("c", 1, 8, 0, incarnation="cut off")
+        waiting = asyncio.create_task(service.next_jobs("c", 2, 1, 0, wait=60, incarnation="cut off"))
+        await asyncio.sleep(0)
+        assert service.register("c", PLAY, "new") == 8
+        service = pool(tmp_path) if is_restarted else service
+        for late in (2, 1, 3):
+            answer = await service.next_jobs("c", late, 8, 0, incarnation="cut off")
+            assert (answer.jobs, answer.stopped) == ([], True)
+        assert (await waiting).stopped
+        assert (await service.next_jobs("c", 1, 8, 0, incarnation="new")).jobs == had.jobs
+
+    LOOP.run_until_complete(scenario())
+
+
 def test_new_weights_and_the_end_of_play_wake_waiting_collectors():
     async def scenario() -> None:
         service = pool()

@@ -436,6 +436,15 @@ def test_a_tilde_is_the_home_directory_in_every_path(tmp_path, monkeypatch):
     assert config.learning.algorithm.path == f"{home}/loss.py:Loss"
 
 
+@pytest.mark.parametrize(("name", "is_here"), [("./data", True), ("lrhammond/buggy-apps", False)])
+def test_a_directory_of_claims_is_relative_to_the_configuration(tmp_path, name, is_here):
+    (tmp_path / "data").mkdir()
+    config = load(
+        f'[program]\ntype = "proofs"\n[program.claims]\ntype = "dataset"\nname = "{name}"\n', folder=tmp_path
+    )
+    assert config.program.claims.name == (str(tmp_path / "data") if is_here else name)
+
+
 def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
     one = load(KUHN, folder=tmp_path)
     other = load(KUHN + '[frozen]\nold = "an-adapter"\n', {"learning.schedule": "constant"}, folder=tmp_path)

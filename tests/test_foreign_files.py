@@ -164,7 +164,7 @@ def fill_the_cache(place: Path) -> None:
     cache = AdapterCache(None, place)
     files = AdapterFiles(lambda files: files)
     copy = __import__("asyncio").run(files.copy(str(sources / "1")))
-    cache._keep(place / copy.sha256, copy.files, copy.sha256)
+    cache._keep(place / copy.key, copy.files)
 
 
 CASES: dict[str, tuple[Callable[[Path, Path], Path], Callable[[Path], object]]] = {

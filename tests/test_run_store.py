@@ -277,6 +277,16 @@ def test_an_object_that_is_not_as_it_was_is_named(tmp_path, store, capsys, name,
         assert said in shown.getvalue()
 
 
+def test_an_object_that_is_missing_is_uploaded_again_by_the_host_that_has_the_run(tmp_path, store):
+    path = new_run(tmp_path / "run")
+    write(path, "state/pool/entries-000001.jsonl", "an entry")
+    upload(path, 1)
+    [place] = [one for one, content in store.objects().items() if content == b"an entry"]
+    del store.store[place]
+    upload(path, 2)
+    assert fetched() == files(path)
+
+
 @pytest.mark.parametrize(
     "name", ["../outside", "/etc/outside", "given/../../outside/state.json", "user.py", ".lock"]
 )

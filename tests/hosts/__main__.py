@@ -2,6 +2,7 @@
 
 import sys
 
+from hosts.inside import MOST_HOSTS
 from hosts.network import Network, why_not
 from hosts.nodes import Nodes
 
@@ -10,9 +11,11 @@ CORES = 2
 
 def main() -> None:
     """Run the command, by default a shell, and stop the hosts when it ends."""
+    hosts, *command = sys.argv[1:] or [""]
+    if not hosts.isdecimal() or not 1 <= int(hosts) <= MOST_HOSTS:
+        sys.exit(f"error: give the number of hosts, 1 to {MOST_HOSTS}, and a command")
     if reason := why_not():
         sys.exit(f"error: {reason}")
-    hosts, *command = sys.argv[1:]
     with Network(int(hosts)) as network:
         nodes = Nodes(network, dict.fromkeys(network.hosts, CORES))
         print(f"{hosts} hosts; the cluster is at {nodes.address}, which is this host", file=sys.stderr)

@@ -138,6 +138,14 @@ def test_a_killed_host_starts_again_with_its_disk_and_without_its_processes(netw
     assert received(network, 20) == 20
 
 
+def test_the_script_runs_a_command_in_the_first_of_new_hosts():
+    command = [ROOT / "scripts" / "test-hosts", "--run"]
+    done = subprocess.run([*command, "2", "hostname"], stdout=subprocess.PIPE, text=True, timeout=600)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "host1")
+    refused = subprocess.run([*command, "none"], stderr=subprocess.PIPE, text=True, timeout=600)
+    assert refused.stderr.splitlines()[-1] == "error: give the number of hosts, 1 to 20, and a command"
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_the_process_that_made_the_hosts_is_killed(end):
     mounts = Path("/proc/mounts").read_text()

@@ -4,6 +4,7 @@ It has no state to save: a collector that is killed and restarted receives its g
 """
 
 import asyncio
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,13 +70,23 @@ class CollectorService:
         self._some_played = asyncio.Event()
         self._room = asyncio.Event()
         self._batches = 0
+        self._collecting: asyncio.Task[None] | None = None
 
     async def collect(self, num_workers: int, num_eval_workers: int = 0) -> None:
         """Keep this many training and evaluation games in flight until the learner is done.
 
+        Ray repeats the call if a connection breaks; then it waits for the first one.
+
         Raises:
             SparringError: no game can continue: an engine is lost, or does not answer with the right weights.
         """
+        if self._collecting is not None and not self._collecting.done():
+            await asyncio.shield(self._collecting)
+            return
+        self._collecting = asyncio.create_task(self._collect(num_workers, num_eval_workers))
+        await self._collecting
+
+    async def _collect(self, num_workers: int, num_eval_workers: int) -> None:
         self._training.most, self._evaluation.most = num_workers, num_eval_workers
         self._handing_on: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._handing_on.set_result(True)
@@ -101,15 +112,19 @@ class CollectorService:
 
     async def _feed(self) -> None:
         """Request games whenever more may begin, and begin them."""
-        await self.model_pool.register.remote(self.name, self.settings)
-        number = 0
+        number, incarnation = 0, uuid.uuid4().hex
+        await self.model_pool.register.remote(self.name, self.settings, incarnation)
         while True:
             self._room.clear()
             if not (self._training.free or self._evaluation.free):
                 await self._room.wait()
             number += 1
             jobs: Jobs = await self.model_pool.next_jobs.remote(
-                self.name, number, self._training.free, self._evaluation.free
+                self.name,
+                number,
+                self._training.free,
+                self._evaluation.free,
+                incarnation=incarnation,
             )
             if jobs.stopped:
                 return

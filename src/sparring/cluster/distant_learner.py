@@ -8,6 +8,7 @@ what its directory has.
 import asyncio
 import os
 import shutil
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -41,11 +42,12 @@ class DistantRun:
         self.run = run
         self.path = path
         self._files = files
+        self._writer = uuid.uuid4().hex
         self._there: dict[str, bytes] = {}
 
     async def begin(self) -> str | None:
         """Take what the learners continue from; return a line for the user if newer updates were damaged."""
-        saved: tuple[dict[str, bytes], str | None] = await self._files.saved.remote()
+        saved: tuple[dict[str, bytes], str | None] = await self._files.saved.remote(self._writer)
         self._there, notice = saved
         for place, manifest in self._there.items():
             (self.path / place).mkdir(parents=True)
@@ -59,7 +61,7 @@ class DistantRun:
     async def push(self) -> None:
         """Save in the run's directory what is new here, and delete there what was deleted here."""
         for path in log_files(self.path):
-            await self._files.write_log.remote(self._place(path), path.read_bytes())
+            await self._files.write_log.remote(self._writer, self._place(path), path.read_bytes())
             path.unlink()
         for directory in [*saved_directories(self.path, ("checkpoints",))]:
             await self.move(directory)
@@ -68,16 +70,16 @@ class DistantRun:
             place, manifest = self._place(directory), (directory / MANIFEST_FILE).read_bytes()
             here.add(place)
             if self._there.get(place) != manifest:
-                await send(self._files, place, directory)
+                await send(self._files, self._writer, place, directory)
                 self._there[place] = manifest
                 _leave_manifest(directory)
         for place in self._there.keys() - here:
-            await self._files.remove.remote(place)
+            await self._files.remove.remote(self._writer, place)
             del self._there[place]
 
     async def move(self, directory: Path) -> None:
         """Save a directory in the run's directory only."""
-        await send(self._files, self._place(directory), directory)
+        await send(self._files, self._writer, self._place(directory), directory)
         shutil.rmtree(directory)
 
     def here(self, path: str) -> str:

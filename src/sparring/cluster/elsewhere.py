@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 
-from sparring.cluster.adapters import AdapterCache
+from sparring.cluster.adapters import COMMAND_FILES, AdapterCache
 from sparring.cluster.calls import RETRY_SECONDS, Handle, Named, error_of, found
 from sparring.cluster.command_files import MODEL, OWN
 from sparring.cluster.transfer import Listing, listing_of_known, take
@@ -53,10 +54,6 @@ class CommandHost:
         return found(self.files)
 
 
-COMMAND_FILES = "CommandFiles"
-"""The actor's name."""
-
-
 def command_host(settings: RaySettings, namespace: str) -> CommandHost:
     """Return the machine of the command, which calls this."""
     import ray
@@ -71,8 +68,8 @@ def own_scratch() -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / LOCK).open("w") as file:
         lock(file.fileno(), wait=True)
-        for old in parent.glob(f"{here}*"):  # nodes may share a home, in which locks hold for one node only
-            if not is_locked(old):
+        for old in parent.iterdir():  # nodes may share a home, in which locks hold for one node only
+            if re.fullmatch(rf"{re.escape(here)}[^-]+", old.name) and not is_locked(old):
                 shutil.rmtree(old, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=here, dir=parent))
         lock_directory(scratch)  # until this process ends

@@ -4,6 +4,7 @@ Engines are started in ``engine_start.py``, further learners in ``learner_group.
 ``actor_classes.py``.
 """
 
+import uuid
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from sparring.cluster.actor_classes import (
     TrackerActor,
     restarting,
 )
+from sparring.cluster.adapters import COMMAND_FILES
 from sparring.cluster.calls import Handle, Named, found, still_there
 from sparring.cluster.collector import CollectorService
 from sparring.cluster.distant_learner import DistantLearner, DistantRun
 from sparring.cluster.elsewhere import (
-    COMMAND_FILES,
     CommandHost,
     command_host,
+    errors_of_files,
     own_scratch,
     read_own_copies,
 )
@@ -142,9 +144,11 @@ def build_learner(
         )
 
     files = command.files_if_elsewhere()
-    return (
-        build(run, epoch) if files is None else DistantLearner(build, DistantRun(files, run, own_scratch()))
-    )
+    if files is not None:
+        return DistantLearner(build, DistantRun(files, run, own_scratch()))
+    with errors_of_files():  # one that was elsewhere before, and may only be cut off, writes nothing any more
+        ray.get(found(command.files).accept.remote(uuid.uuid4().hex))
+    return build(run, epoch)
 
 
 class RunActors:

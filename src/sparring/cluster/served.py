@@ -13,9 +13,10 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from sparring.cluster.actor_classes import CommandFilesActor, restarting
+from sparring.cluster.adapters import COMMAND_FILES
 from sparring.cluster.calls import error_of
 from sparring.cluster.connect import connected, head_address
-from sparring.cluster.elsewhere import COMMAND_FILES, command_host
+from sparring.cluster.elsewhere import command_host
 from sparring.cluster.engine_start import EngineStarts, start_engines
 from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings

@@ -68,29 +68,35 @@ async def take(files: Any, place: str, target: Path) -> None:
     listing: Listing = await files.listing.remote(place)
     for _ in range(ATTEMPTS):
         for name, offset in (await asyncio.to_thread(arrived, target, listing)).items():
-            content = b"more"
-            while content:
+            size, content = listing[name][0], b"more"
+            while content and offset < size:
                 content = await files.read.remote(place, name, offset)
                 write_chunk(target / name, offset, content)
                 offset += len(content)
+            if not size:
+                write_chunk(target / name, 0, b"")
     if await asyncio.to_thread(arrived, target, listing):
         raise TransientError(f"{place} was damaged on its way")
 
 
-async def send(files: Any, place: str, source: Path) -> None:
+async def send(files: Any, writer: str, place: str, source: Path) -> None:
     """Copy a directory to a place in the run's directory, where it appears complete or not at all.
+
+    Args:
+        files: a handle of :class:`CommandFiles`.
+        writer: who sends it.
 
     Raises:
         TransientError: it was damaged on its way.
     """
-    listing = listing_of(source)
+    listing = await asyncio.to_thread(listing_of, source)
     for _ in range(ATTEMPTS):
-        for name, offset in (await files.missing.remote(place, listing)).items():
+        for name, offset in (await files.missing.remote(writer, place, listing)).items():
             with (source / name).open("rb") as file:
                 file.seek(offset)
                 while content := file.read(CHUNK):
-                    await files.write.remote(place, name, offset, content)
+                    await files.write.remote(writer, place, name, offset, content)
                     offset += len(content)
-        if await files.put.remote(place, listing):
+        if await files.put.remote(writer, place, listing):
             return
     raise TransientError(f"{place} was damaged on its way")

@@ -317,6 +317,9 @@ class Journaled(Generic[Kept]):
 
     def _restore(self, journal: Journal[Any]) -> None:
         snapshot, entries = journal.load()
-        if snapshot is not None:
-            self._state.load_state_dict(snapshot)
-        journal.replay(entries, self._state.apply)
+        try:
+            if snapshot is not None:
+                self._state.load_state_dict(snapshot)
+            journal.replay(entries, self._state.apply)
+        except msgspec.DecodeError as error:  # of what is packed in an entry
+            raise _damaged(journal.directory, str(error)) from error

@@ -85,7 +85,6 @@ class PoolService:
         self._kept = Journaled(PoolState(pool, policies, league), directory, epoch, entries.PoolEntry)
         self._changed = asyncio.Event()
         self.tracker = tracker
-        self._registrations: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
 
     @property
@@ -255,11 +254,11 @@ class PoolService:
 
     # Games
 
-    def register(self, collector: str, settings: PlaySettings) -> int:
+    def register(self, collector: str, settings: PlaySettings, incarnation: str = "") -> int:
         """Register a collector, or register it again after a kill; return how many games it had.
 
-        Raises InputError if an evaluation opponent is not in the pool, or another collector has other
-        settings.
+        ``incarnation`` tells it from the process before, which may only have been cut off. Raises InputError
+        if an evaluation opponent is not in the pool, or another collector has other settings.
         """
         queue = self.state.queue
         if queue is not None and queue.settings != settings:
@@ -270,34 +269,45 @@ class PoolService:
         for _, uid in settings.evaluation:
             if uid not in known:
                 raise InputError("evaluation_opponent", f"{uid} is not in the pool", "Call add_fixed first.")
-        lost: int = self._kept.do(entries.Register(collector, settings))
-        self._registrations[collector] += 1
+        lost: int = self._kept.do(entries.Register(collector, settings, incarnation))
         self._changed.set()
         return lost
 
     async def next_jobs(
-        self, collector: str, number: int, training: int, evaluation: int, wait: float = 5.0
+        self,
+        collector: str,
+        number: int,
+        training: int,
+        evaluation: int,
+        wait: float = 5.0,
+        incarnation: str = "",
     ) -> Jobs:
         """Hand out games, once there is at least one, or play ends, or ``wait`` seconds pass.
 
         ``number`` rises with each request; a repeated last request gets the same answer. A waiting collector
-        is also woken when its own games end, because it can then take more. Raises SparringError if it is not
-        registered.
+        is also woken when its own games end, because it can then take more. An incarnation that another has
+        replaced hears that play has ended: games handed to it would be lost. Raises SparringError if no
+        collector is registered.
         """
         state = self.state
         if state.queue is None:
             raise SparringError(f"{collector} requests games but is not registered")
-        last = state.last_answer.get(collector)
-        if last is not None and last[0] == number:
-            return last[1]
-        registrations, ended = self._registrations[collector], self._ended[collector]
+        ended = self._ended[collector]
         await self._until(
-            lambda: state.stopped or state.has_games(training, evaluation) or self._ended[collector] > ended,
+            lambda: (
+                state.incarnations.get(collector) != incarnation
+                or state.answered(collector, number) is not None
+                or state.stopped
+                or state.has_games(training, evaluation)
+                or self._ended[collector] > ended
+            ),
             wait,
         )
-        if self._registrations[collector] != registrations:
-            # The caller has been restarted; games handed to it now would be lost.
+        if state.incarnations.get(collector) != incarnation:
             return Jobs([], self.weights, stopped=True)
+        answer = state.answered(collector, number)  # also to the same request, which waited too
+        if answer is not None:
+            return answer
         if state.stopped or not state.has_games(training, evaluation):
             return Jobs([], self.weights, stopped=state.stopped)
         return self.hand_out(collector, number, training, evaluation)

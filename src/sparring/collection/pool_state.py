@@ -76,10 +76,11 @@ class ForgetAfter(JournalEntry, frozen=True):
 
 
 class Register(JournalEntry, frozen=True):
-    """A collector starts, or starts again."""
+    """A collector starts, or starts again as another ``incarnation``."""
 
     collector: str
     settings: PlaySettings
+    incarnation: str = ""
 
 
 class HandOut(JournalEntry, frozen=True):
@@ -152,6 +153,7 @@ class PoolState:
         queue: the games to come; ``None`` until a collector has registered.
         weights: the newest weights.
         last_answer: the last answer to each collector, with the number of its request.
+        incarnations: the newest incarnation of each collector, which alone gets games.
         turn: what the league did last.
     """
 
@@ -163,6 +165,7 @@ class PoolState:
         self.weights = Weights.untrained(policies)
         self.stopped = False
         self.last_answer: dict[str, tuple[int, Jobs]] = {}
+        self.incarnations: dict[str, str] = {}
         self.turn = LeagueTurn(0)
 
     def apply(self, entry: PoolEntry) -> Any:
@@ -186,7 +189,8 @@ class PoolState:
                 self.weights, self.ledger.consumed = weights, consumed
             case ForgetAfter(step):
                 return self._forget_after(step)
-            case Register(collector, settings):
+            case Register(collector, settings, incarnation):
+                self.incarnations[collector] = incarnation
                 return self._register(collector, settings)
             case HandOut(collector, number, training, evaluation):
                 return self._hand_out(collector, number, training, evaluation)
@@ -208,6 +212,11 @@ class PoolState:
         """Return whether a request for at most this many games of each kind would get one."""
         return self.queue is not None and self.queue.has_any(training, evaluation, self.weights.step)
 
+    def answered(self, collector: str, number: int) -> Jobs | None:
+        """Return the last answer to a collector if it was to its request ``number``."""
+        last, answer = self.last_answer.get(collector, (None, None))
+        return answer if last == number else None
+
     @property
     def in_lockstep(self) -> bool:
         """Whether all games of an update end before its successor's begin."""
@@ -222,6 +231,7 @@ class PoolState:
             "scheduler": None if self.queue is None else self.queue.state_dict(),
             "weights": self.weights,
             "last_answer": self.last_answer,
+            "incarnations": self.incarnations,
             "stopped": self.stopped,
             "league": None if self.league is None else self.league.state_dict(),
             "turn": self.turn,
@@ -262,6 +272,7 @@ class PoolState:
             self.queue.load_state_dict(state["scheduler"])
         self.weights = msgspec.convert(state["weights"], Weights)
         self.last_answer = msgspec.convert(state["last_answer"], dict[str, tuple[int, Jobs]])
+        self.incarnations = dict(state.get("incarnations", {}))
         self.stopped = state["stopped"]
         if self.league is not None:
             self.league.load_state_dict(state["league"])

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from sparring.config.base import FilePath, Name, Settings
 from sparring.config.facts import FILE, Only
-from sparring.config.questions import HeldOutSettings, SplitQuestions
+from sparring.config.questions import QUESTIONS, HeldOutSettings, SplitQuestions
 
 
 class ColumnSettings(Settings):
@@ -69,7 +69,7 @@ class DatasetClaims(_Claims):
 
     type: Literal["dataset"] = "dataset"
     """Names this kind of claims."""
-    name: FilePath
+    name: Annotated[FilePath, QUESTIONS]
     """The dataset, such as `lrhammond/buggy-apps`."""
     split: Name = "train"
     """The part that is read; a share of it is held out."""

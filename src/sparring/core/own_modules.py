@@ -1,5 +1,6 @@
 """Files of a user's as modules, and the modules beside them that they import."""
 
+import ast
 import importlib
 import sys
 import zlib
@@ -86,13 +87,40 @@ def is_own(thing: object) -> bool:
 
 
 def imported_beside(path: Path) -> list[Path]:
-    """Return the files of the modules and packages in the directory of ``path`` that were imported."""
+    """Return the files of the modules and packages in the directory of ``path`` that were imported, or that
+    an import statement of these files names, which may be in a function that has not run yet."""
     directory = path.resolve().parent
     found = ((name, getattr(module, "__spec__", None)) for name, module in [*sys.modules.items()])
     specs = [(name, spec) for name, spec in found if isinstance(spec, ModuleSpec)]
     here = {name for name, spec in specs if "." not in name and _place(spec) == directory}
     origins = {spec.origin for name, spec in specs if name.partition(".")[0] in here and spec.origin}
-    return sorted(Path(one) for one in origins)
+    return sorted({Path(one) for one in origins} | _to_be_imported(path.resolve(), set()))
+
+
+def _to_be_imported(file: Path, known: set[Path]) -> set[Path]:
+    """Add to the ``known`` files those of modules beside them that import statements in ``file`` name."""
+    beside = next((one for one in file.parents if not (one / "__init__.py").is_file()), file.parent)
+    for name in _names_of_imports(file):
+        spec = _spec_in(beside, name)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        files = set(origin.parent.rglob("*.py")) if spec.submodule_search_locations else {origin}
+        for one in sorted(files - known):
+            known.add(one)
+            if one.suffix == ".py":
+                _to_be_imported(one, known)
+    return known
+
+
+def _names_of_imports(file: Path) -> set[str]:
+    try:
+        nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+    except SyntaxError:  # who imports it is told
+        return set()
+    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names} - {""}
 
 
 def _place(spec: ModuleSpec) -> Path | None:

@@ -216,7 +216,7 @@ class StoredFiles:
         self._parts = dict(files)
         self._states, self._number = store.states(), 0
         self._there = store.objects()
-        self._objects = {_hash_in(name): name for name in _named(files)}
+        self._objects = {_hash_in(name): name for name in _named(files) if name in self._there}
         self.sent = 0
 
     def is_over(self) -> bool:
