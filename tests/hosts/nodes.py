@@ -23,10 +23,11 @@ SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
 """Starts a host's node again when it ends, as a service of the system does."""
 SETTINGS = {
     "RAY_AUTH_MODE": "token",
+    "RAY_worker_niceness": "0",
     "RAY_raylet_start_wait_time_s": "600",
     "RAY_worker_register_timeout_seconds": "600",
 }
-"""Clusters require a token. On a busy machine, Ray would give up too early."""
+"""Clusters require a token. On a busy machine, Ray would give up too early, and starve its workers."""
 WAIT = """
 import sys, time, ray
 while not ray.is_initialized():
