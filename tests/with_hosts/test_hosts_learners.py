@@ -44,10 +44,5 @@ def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_is_lost_fo
         strike(nodes, Fault(kind, "learner", seconds), host)
     code, said = command.end()
     print(f"{kind} host {host}, {seconds} s: {code}\n{said}")
-    if code != 0:
-        assert code == 1, said
-        assert said.splitlines()[-1].startswith("error: ")
-        nodes.wait()
-        code, said = nodes.sparring("train", "--resume", str(Path("runs", name))).end()
     assert code == 0, said
     assert same(adapters_of(nodes.runs / name), alone)
