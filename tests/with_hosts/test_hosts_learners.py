@@ -37,7 +37,7 @@ def test_learners_on_two_hosts_end_as_one_process_also_if_one_of_them_is_lost_fo
     nodes, alone, host, kind, seconds
 ):
     nodes.wait()
-    name = f"{kind}-{host}-{seconds}"
+    name = f"learners-{kind}-{host}-{seconds}"
     command = nodes.train(name, *RUN, "--ray.learners=2", "--ray.patience=200")
     assert command.wait_until(lambda: saved(nodes.runs / name) > 1), command.end()
     if kind:
