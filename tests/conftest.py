@@ -64,6 +64,12 @@ class ByFile(LoadScopeScheduling):
         return "Ray" if starts_ray(nodeid) else Path(nodeid.partition("::")[0]).stem
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes without Ray give way to the first one, whose tests are the longest chain."""
+    if sys.platform != "win32" and getattr(config, "workerinput", {}).get("workerid", "gw0") != "gw0":
+        os.nice(5)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Search for no garbage while tests are imported, and later only among newer objects: those stay."""
@@ -154,6 +160,7 @@ def mixed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ACTORS_HAVE = {
     "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
     "SPARRING_API_KEY": "the-token",
     "TORCHDYNAMO_DISABLE": "1",
