@@ -132,6 +132,7 @@ def test_the_advice_for_games_works(base_model):
     assert not [note for note in notes if "has no chat template" in note]
 
 
+@pytest.mark.slow  # dry runs above give the advice, and games follow it
 def test_the_advice_for_programs_works(base_model, tmp_path):
     """A chat template of role names, and a line feed as the stop."""
     with_template = tmp_path / "with-template"

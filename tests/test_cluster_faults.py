@@ -16,7 +16,7 @@ from sparring.cluster import health as health
 from sparring.cluster.view import ClusterSource
 from sparring.core import SparringError
 
-UPDATES = 40
+UPDATES = 16
 TOGETHER = ("engine", "tracker", "learner", "buffer", "pool", "collector")
 """Actors that are killed at the same time."""
 QUICK = ("--evaluation.every=0", "--evaluation.nash_conv=false", "--evaluation.games=4")

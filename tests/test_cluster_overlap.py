@@ -59,7 +59,7 @@ def test_no_trained_record_is_older_than_the_bound(
     cluster.check(5)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),
     staleness=st.integers(0, 2),

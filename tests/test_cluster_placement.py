@@ -185,6 +185,7 @@ def test_engines_beyond_the_least_number_do_not_take_the_cores_of_the_collectors
         placement.remove()
 
 
+@pytest.mark.slow  # test_cluster_adapter_files does it without Ray
 def test_an_adapter_travels_through_the_object_store(nodes, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ADAPTER_FILE).write_bytes(b"weights" * 1_000_000)

@@ -70,6 +70,7 @@ def test_an_earlier_checkpoint_has_the_payoffs_of_its_time(trained, tmp_path):
     assert sum(row["games"] for row in found["payoffs"] if row["seat"] == 0) == 48
 
 
+@pytest.mark.slow  # test_run_local plays this mode by default
 def test_payoffs_of_frozen_members_are_among_those_of_mode_meta_nash(model, tmp_path):
     mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "4"}
     run(configure(model, **SETTINGS | mode), tmp_path / "run")

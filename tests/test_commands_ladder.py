@@ -187,6 +187,7 @@ def real(tmp_path, model, updates=3):
     return write_ladder(tmp_path, text.split("[recipes.neurd]")[0])
 
 
+@pytest.mark.slow  # runs that are repeated are compared by default in test_run_local
 def test_the_command_of_a_cell_ends_with_the_same_bytes(tmp_path, capsys, playing):
     file = real(tmp_path, playing)
     write_ladder(tmp_path, file.read_text().replace("[0, 1]", "[1]"))

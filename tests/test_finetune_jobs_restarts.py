@@ -179,6 +179,7 @@ def alone(tmp_path_factory) -> dict[str, str]:
     return bytes_of(directory)
 
 
+@pytest.mark.slow  # test_learn_fine_tuning cuts one off after any step by default
 @pytest.mark.parametrize("interruptions", first_of([(9,), (1, 9, 20)]))
 def test_a_job_that_is_interrupted_ends_with_the_same_bytes(tmp_path, alone, interruptions):
     with serving(tmp_path) as live:

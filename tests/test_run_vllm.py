@@ -51,6 +51,7 @@ def test_it_plays_and_learns_as_with_the_embedded_engine(model, tmp_path):
         assert with_vllm["inference/generated_tokens"] > 0
 
 
+@pytest.mark.slow  # runs with the embedded engine do so by default
 def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path):
     run(configure(model, **OPPONENTS | VLLM, learning__steps="3"), tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
@@ -59,6 +60,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(model, tmp_path):
     assert differences(fingerprint(tmp_path / "whole"), fingerprint(tmp_path / "cut")) == []
 
 
+@pytest.mark.slow  # test_cluster_going_back shows it by default
 def test_a_run_that_goes_back_keeps_the_files_of_what_plays(model, tmp_path):
     """Those of later updates are still there, and more than are kept."""
     steps = str(2 + KEPT_VERSIONS + 1)

@@ -6,6 +6,7 @@ import json
 import random
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -103,13 +104,14 @@ def test_text_that_tries_to_break_out_of_the_page_is_shown(tmp_path, write):
     assert "\\u003cimg" not in figures
 
 
+@cache
 def hostile_page(text: str) -> Page:
     with TemporaryDirectory() as directory:
         write_conversations(Path(directory), text)
         return Page(build(Path(directory)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_text_stays_text(text):
     page, harmless = hostile_page(text), hostile_page("x")
