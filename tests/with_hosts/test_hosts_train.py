@@ -12,6 +12,8 @@ from hosts.nodes import Nodes, adapters_of, cores_for, same
 from league_runs import LEAGUE
 from program_files import write_program
 from program_runs import SMALL as PROGRAM
+from sparring.core.adapters import BUNDLED_MODEL
+from sparring.learn.model_files import resolve_model
 
 PLACES = {
     "a learner beside the command": {"learner": 1, "engine": 2, "collector": 3},
@@ -32,13 +34,15 @@ RUNS = {
     "game": ["quickstart", *options(SMALL, TINY)],
     "league": ["quickstart", *options(SMALL, LEAGUE, SHORTER, TINY)],
     "program": ["program.toml", *options(PROGRAM, TINY)],
-    "SmolLM2": ["kuhn", *options(SMALL, {"learning__steps": "2", "evaluation__nash_conv": "false"})],
+    "SmolLM2": ["kuhn", *options(SMALL, {"model__name": "/root/smollm2"})],
 }
 
 
 @pytest.fixture(scope="module", params=PLACES)
 def nodes(request: pytest.FixtureRequest, playing: Path) -> Iterator[Nodes]:
+    """Three hosts, which have a tiny model and a program; the first also has SmolLM2."""
     with Network(3) as network:
+        shutil.copytree(resolve_model(BUNDLED_MODEL), network[1].disk / HOME / "smollm2")
         for host in network.hosts.values():
             shutil.copytree(playing, host.disk / HOME / "model")
             write_program(host.disk / HOME)
