@@ -28,7 +28,7 @@ while not (states := RunStore(sys.argv[1]).states()) or int(states[-1].split("-"
     time.sleep(0.2)
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 @pytest.fixture(scope="module")
