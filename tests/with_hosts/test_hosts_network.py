@@ -52,8 +52,9 @@ with socket.create_connection((sys.argv[1], 5001), timeout=20) as connection:
     print(time.monotonic() - began)
 """
 PROCESSES = """
-import sys, time
+import signal, time
 from hosts.network import Network
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in the background of a shell
 network = Network(1)
 print(network.wire, network[1].first, flush=True)
 time.sleep(60)
