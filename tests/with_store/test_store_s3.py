@@ -33,7 +33,7 @@ STORE = "s3://bucket/runs"
 RUN = f"{STORE}/run"
 QUIET = Console(quiet=True)
 SPARRING = [sys.executable, "-c", "from sparring.cli.main import run; run()"]
-FEW = {"run.save_every": "1", "run.keep_checkpoints": "2", "learning.steps": "4"}
+FEW = {"run.save_every": "1", "run.keep_checkpoints": "2"}
 IN_GAMES = {name.replace("__", "."): value for name, value in (CONSTANT | FEWER_GAMES).items()}
 
 
@@ -98,8 +98,8 @@ def kill_at(
     proxy.before = proxy.after = lambda number: None
 
 
-def options(settings: dict[str, str], model: Path) -> list[str]:
-    given = settings | FEW | {"model.name": str(model)}
+def options(settings: dict[str, str], model: Path, updates: str = "4") -> list[str]:
+    given = settings | FEW | {"model.name": str(model), "learning.steps": updates}
     return ["--name=run", *(f"--{name}={value}" for name, value in given.items())]
 
 
@@ -110,7 +110,7 @@ def of_games(model: Path, place: Path) -> list[str]:
 def of_a_program(model: Path, place: Path) -> list[str]:
     file = place / "program.toml"
     file.write_text(f'[program]\ntype = "python"\npath = "{write_program(place)}:HideAndSeek"\n')
-    return [str(file), *options(program_runs.SMALL, model)]
+    return [str(file), *options(program_runs.SMALL, model, "30")]  # its updates are quicker than an upload
 
 
 @pytest.mark.parametrize(("kind", "kills"), [(of_games, 6), (of_a_program, 2)])
