@@ -74,21 +74,11 @@ def ended(process: subprocess.Popen) -> str:
     return text
 
 
-def noted() -> int:
-    """Return the number of the newest state in the store."""
-    return max((int(name.split("-")[1]) for name in RunStore(RUN).states()), default=0)
-
-
-def kill_at(
-    process: subprocess.Popen, proxy: FaultyProxy, write: int, states: int = 0, *, is_done: bool
-) -> None:
-    """Kill a process at its n-th write to the store, before it reaches the server or when it is done.
-
-    With ``states``, it is the first such write after that many states were noted in the store.
-    """
+def kill_at(process: subprocess.Popen, proxy: FaultyProxy, write: int, *, is_done: bool) -> None:
+    """Kill a process at its n-th write to the store, before it reaches the server or when it is done."""
 
     def at(number: int) -> None:
-        if number >= write and process.poll() is None and noted() >= states:
+        if number == write:
             process.kill()
             process.wait()
 
@@ -129,8 +119,7 @@ def test_a_host_killed_at_any_write_and_gone_is_continued_from_the_store_alone(
         proxy.writes, host, other = 0, tmp_path / f"first-{number}", tmp_path / f"second-{number}"
         process = started(host, *words, f"--run.store={STORE}")
         # An upload leaves out what came while another one ran, so a run may write less than the first.
-        write, states = (2 + number * writes // 2 // kills, 0) if number < kills - 1 else (2, 3)
-        kill_at(process, proxy, write, states, is_done=number % 2 == 0)
+        kill_at(process, proxy, 2 + number * writes * 6 // 10 // (kills - 1), is_done=number % 2 == 0)
         shutil.rmtree(host)
         if RunStore(RUN).states():
             continued += "continuing from update" in ended(started(other, "--resume", RUN))
