@@ -4,7 +4,7 @@ from html import escape
 
 from sparring.commands.tournament_page import NOTHING, payoff_map, score_text
 from sparring.core.confidence_intervals import Interval
-from sparring.core.env_id import class_name
+from sparring.core.env_id import env_name
 from sparring.core.text import counted
 from sparring.evaluation.psro import Iteration, PsroState
 from sparring.evaluation.results import UNPLAYABLE_NOTE
@@ -41,7 +41,7 @@ def psro_html(state: PsroState, seed: int) -> str:
     """Return the whole page. All text is escaped, and the page's policy allows only its own scripts."""
     subtitle = escape(f"solver {state.solver}, {counted(len(state.members), 'member')}, seed {seed}")
     last = len(state.iterations) - 1
-    page = Page(f"PSRO of {class_name(state.env_id)}", subtitle, turn="iteration", last_step=last)
+    page = Page(f"PSRO of {env_name(state.env_id)}", subtitle, turn="iteration", last_step=last)
     page.tiles(_tiles(state))
     page.table("Members", psro_table(state))
     charts = [_distance(state), _mixtures(state)]

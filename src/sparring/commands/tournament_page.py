@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from sparring.core.confidence_intervals import NORMAL_95, Interval
-from sparring.core.env_id import class_name
+from sparring.core.env_id import env_name
 from sparring.core.text import counted, one_line
 from sparring.population import PayoffTable
 from sparring.population.meta_strategies import RESAMPLES, ResampledShare
@@ -69,7 +69,7 @@ def tournament_html(
     """
     members, matrix = counted(len(rankings.members), "member"), rankings.matrix
     who = "every pair in both seats" if matrix is not None else "every group in every order of seats"
-    page = Page(f"Tournament of {class_name(env_id)}", escape(f"{members}, {who}, seed {seed}"))
+    page = Page(f"Tournament of {env_name(env_id)}", escape(f"{members}, {who}, seed {seed}"))
     page.tiles(_tiles(table, rankings))
     page.table("Ranking", _ranking(rankings))
     if matrix is not None:
