@@ -125,10 +125,12 @@ class DistantLearner:
         async with self._pushed():
             return self._told(await self._service.update(step, batch, state))
 
-    async def start_again(self, step: int, policies: list[str]) -> Saved:
+    async def start_again(
+        self, step: int, policies: list[str], source: dict[str, Any] | None = None
+    ) -> Saved:
         """See :meth:`LearnerService.start_again`."""
         async with self._pushed():
-            return self._told(await self._service.start_again(step, policies))
+            return self._told(await self._service.start_again(step, policies, source))
 
     async def results(self) -> dict[str, str | None]:
         """See :meth:`LearnerService.results`."""

@@ -92,15 +92,21 @@ class LearnerService(PolicyLearners):
                     raise
         return self.saved()
 
-    async def start_again(self, step: int, policies: list[str]) -> Saved:
+    async def start_again(
+        self, step: int, policies: list[str], source: dict[str, Any] | None = None
+    ) -> Saved:
         """Let policies begin again after update ``step`` from what they began with, and save them so.
 
-        A repeated call changes nothing. Raises SparringError if ``step`` is not the last update.
+        With them, the state of what plays is saved, if ``source`` is given. A repeated call changes nothing.
+        Raises SparringError if ``step`` is not the last update.
         """
         async with self._one_change:
             self._check_last(step)
             self._check_saved()
-            await asyncio.to_thread(self._start_again, [one for one in policies if self.learners[one].age])
+            later = [one for one in policies if self.learners[one].age]
+            if later and source is not None:
+                self._state = self._state | {"source": source}
+            await asyncio.to_thread(self._start_again, later)
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:

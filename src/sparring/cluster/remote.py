@@ -48,9 +48,10 @@ class RemoteLearners:
         results: dict[str, str | None] = await self._learner.call.remote("results")
         return results
 
-    async def start_again(self, policies: Collection[str]) -> Saved:
+    async def start_again(self, policies: Collection[str], source: State) -> Saved:
         """Let policies begin again from what they began with; see :meth:`LearnerService.start_again`."""
-        saved: Saved = await self._learner.call.remote("start_again", self._step, list(policies))
+        again = list(policies)
+        saved: Saved = await self._learner.call.remote("start_again", self._step, again, await source())
         return saved
 
     async def tidy(self, paths_in_use: list[str]) -> None:

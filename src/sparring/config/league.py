@@ -1,17 +1,16 @@
 """A league: policies with roles, which learn from each other and from each other's frozen copies."""
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self
 
 from pydantic import Field
 
-from sparring.config.base import PolicyName, Rule, Settings, at_field
-from sparring.config.play import EnvSettings
+from sparring.config.base import Name, PolicyName, Rule, Settings, at_field
 from sparring.core import InputError
-from sparring.core.play import LeagueRole
+from sparring.core.play import LeagueRole, Seat
 
-SEATS = (0, 1)
-"""A league plays games for two."""
+Seats = Mapping[Seat, str]
+"""The policy of each seat of a game, or of each role of a program that is trained."""
 
 
 class PlayerSettings(Settings):
@@ -22,8 +21,9 @@ class PlayerSettings(Settings):
     a `league_exploiter` for weaknesses of all frozen copies."""
     share: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the training games, relative to the other players'."""
-    seats: list[Annotated[int, Field(ge=0, le=1)]] = Field(default=list(SEATS), max_length=2)
-    """The seats that it plays; by default both."""
+    seats: list[int | Name] = Field(default=[], max_length=1000)
+    """The seats that it holds: a game's by their numbers, `[0]`, a program's roles by their names,
+    `["Solver"]`. By default those whose policy has its name; all, if none has."""
 
 
 class LeagueSettings(Settings):
@@ -43,22 +43,18 @@ class LeagueSettings(Settings):
     this."""
     main_snapshot_win_rate: float | None = Field(default=None, ge=1e-9, lt=1)
     """A main player is also frozen when its win rate against each active copy of itself, over 100 games or
-    more, is above this. For a player of one seat, the copies of the other seat's main players count instead.
+    more, is above this. For a player of one seat, the copies of the other seats' main players count instead.
     By default, it is frozen only every `population.add_every` updates."""
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """An exploiter is frozen after this many updates, however well it plays."""
 
     def rules(self) -> Iterable[Rule]:
-        """There are players with seats, and shares of games that add up."""
-        return (self._players_are_possible, self._shares_add_up)
+        """There are players, and shares of games that add up."""
+        return (self._has_players, self._shares_add_up)
 
-    def _players_are_possible(self) -> None:
+    def _has_players(self) -> None:
         if not self.players:
             raise InputError("league.players", "is empty", 'Add [league.players.default] with role = "main"')
-        for name, player in self.players.items():
-            if len({*player.seats}) != len(player.seats) or not player.seats:
-                problem = f"{player.seats} are not seats of a game for two"
-                raise InputError(f"league.players.{name}.seats", problem, "Give [0], [1] or [0, 1]")
 
     def _shares_add_up(self) -> None:
         if self.self_play + self.forgotten > 1:
@@ -74,18 +70,39 @@ class LeagueSettings(Settings):
         """The other players."""
         return [name for name in self.players if name not in self.mains]
 
-    def check_games(self, envs: list[EnvSettings]) -> None:
-        """Raise an InputError unless these games are for two, with main players in their seats."""
-        for env in envs:
-            if env.num_players != len(SEATS):
-                problem = f"a league plays games for two, but {env.name} is for {env.num_players}"
-                raise InputError("league", problem, "Choose another game, or leave [league] out")
-            for seat, policy in enumerate(env.seats):
-                player = self.players.get(policy)
-                if player is None or player.role != "main" or seat not in player.seats:
+    def seated(self, games: Sequence[Seats]) -> Self:
+        """Return the settings with the seats that each player holds in these games, or in a program."""
+        every = seats_of(games)
+        players = {}
+        for name, player in self.players.items():
+            named = [seat for seat in every if any(policies.get(seat) == name for policies in games)]
+            players[name] = player.model_copy(update={"seats": player.seats or named or every})
+        return self.model_copy(update={"players": players})
+
+    def check_seats(self, games: Sequence[tuple[str, Seats]]) -> None:
+        """Raise an InputError unless main players have the seats of these games, each given with its name."""
+        every, held = seats_of([policies for _, policies in games]), self.seated([one for _, one in games])
+        for name, player in self.players.items():
+            if unknown := [seat for seat in player.seats if seat not in every]:
+                known = f"There are: {', '.join(map(str, every))}"
+                raise InputError(f"league.players.{name}.seats", f"there is no seat {unknown[0]}", known)
+            if len({*player.seats}) < len(player.seats):
+                raise InputError(f"league.players.{name}.seats", "names a seat twice", "Name it once")
+        for game, policies in games:
+            if len(policies) < 2:
+                problem = f"its players meet each other, but {game} has one seat that is trained"
+                raise InputError("league", problem, "Leave [league] out")
+            for seat, policy in policies.items():
+                main = held.players.get(policy)
+                if main is None or main.role != "main" or seat not in main.seats:
+                    named = f"roles.{seat}.policy" if isinstance(seat, str) else "envs.policies"
                     raise InputError(
                         "league.players",
-                        f"no main player {policy} plays seat {seat} of {env.name}",
-                        f'Add [league.players.{policy}] with role = "main", or name a main player in '
-                        "envs.policies",
+                        f"no main player {policy} plays seat {seat} of {game}",
+                        f'Add [league.players.{policy}] with role = "main", or name a main player in {named}',
                     )
+
+
+def seats_of(games: Iterable[Seats]) -> list[Seat]:
+    """Return all seats of games, each once."""
+    return list(dict.fromkeys(seat for policies in games for seat in policies))

@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
-from sparring.collection.pool_state import LeagueTurn
 from sparring.config import Config
 from sparring.core import Arena, SparringError
 from sparring.core.records import EncodeAnswer, records_from_steps
-from sparring.population.pool_members import checkpoint_uid
 from sparring.run.evaluations import Evaluations
 from sparring.run.learners import Learners, Records, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
@@ -184,12 +182,11 @@ class GameSource(PlaySource):
             config.copied_policies,
             arena.client,
             arena.concurrency,
+            learners,
         )
         self.games = games
         self.overlaps = games.overlaps
-        self.learners = learners
         self.evaluations = Evaluations(config, arena, serving.results, directory)
-        self._league_figures: dict[str, float] = {}
         self._accounts: dict[str, int] = {}
         self._consumed = 0
 
@@ -239,36 +236,16 @@ class GameSource(PlaySource):
             await self.games.finish_games(saved.step, bool(await self.missing_copies(saved.step)))
             self.directory.check_epoch()
             await self.add_copies(saved.step)
-            saved = await self._league_turn(saved)
+            saved = await self.league_turn(saved, self.state)
         published = await self.games.publish(saved)
         await self.serve_copies()
         return published
-
-    async def _league_turn(self, saved: Saved) -> Saved:
-        """Freeze the players of a league that are due after an update, after which some begin again.
-
-        The pool writes down what is done in one step, and the learners save who begins again. Only then are
-        the update's weights announced, so whoever is killed, the same is done.
-        """
-        if self.config.league is None:
-            return saved
-        due: list[str] = await self.games.pool.players_due.remote(saved.step)
-        paths = {
-            player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
-        }
-        turn: LeagueTurn = await self.games.pool.freeze_players.remote(saved.step, paths)
-        self._league_figures = turn.figures
-        if turn.again:
-            await self.serve_copies()
-            saved = await self.learners.start_again(turn.again)
-            await self.serving.publish(saved)
-        return saved
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the accounts of games and steps, and the figures of a league."""
         await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self._accounts.items()})
-        self.metrics.log({f"league/{name}": value for name, value in self._league_figures.items()})
+        self.log_league()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""

@@ -105,8 +105,11 @@ class Learners(Protocol):
         Raises SparringError if the update before it was not made, or an update fails.
         """
 
-    async def start_again(self, policies: Collection[str]) -> Saved:
-        """Let policies begin again after the last update from what they began with, once."""
+    async def start_again(self, policies: Collection[str], source: State) -> Saved:
+        """Let policies begin again after the last update from what they began with, once.
+
+        Learners that save every update call ``source`` and save it as well: the state of what plays.
+        """
 
     async def results(self) -> dict[str, str | None]:
         """Return the directory of the adapter that training produces, by policy: the average if any."""

@@ -164,7 +164,7 @@ class LocalLearners(PolicyLearners):
         self._last = self._learn(step, await batch.records(self.model.encode_answer))
         return self._progress()
 
-    async def start_again(self, policies: Collection[str]) -> Saved:
+    async def start_again(self, policies: Collection[str], source: State) -> Saved:
         """Let policies begin again; the next checkpoint has them so."""
         for policy in policies:
             if self.learners[policy].age:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sparring.collection.pool import Copies
+from sparring.collection.pool_state import LeagueTurn
 from sparring.collection.serialization import UNREADABLE
 from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
@@ -17,6 +18,7 @@ from sparring.core.files import remove_directory
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.run.assembly import evaluated_uid, fixed_members
+from sparring.run.learners import Learners, Saved, State
 from sparring.run.metrics import RunMetrics
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
@@ -105,7 +107,7 @@ class PlaySource:
     It keeps a copy of every policy version that the pool may draw, and serves the active ones; repeated calls
     change nothing. ``pool`` is a handle of the pool of the trained ``policies``, of which the ``copied`` ones
     are frozen at regular intervals. The ``client``, which takes up to ``max_calls`` requests at once, answers
-    the questions of tasks.
+    the questions of tasks. Of the ``learners``, a league lets some begin again.
     """
 
     overlaps = False
@@ -122,6 +124,7 @@ class PlaySource:
         copied: Sequence[str],
         client: InferenceClient,
         max_calls: int,
+        learners: Learners,
     ) -> None:
         self.config = config
         self.directory = directory
@@ -130,8 +133,10 @@ class PlaySource:
         self.members = pool
         self.policies = policies
         self.copied = copied
+        self.learners = learners
         self.standings_log = StandingsLog(directory.standings_file)
         self.tasks = TaskEvaluations(config, client, max_calls, serving.results, directory)
+        self._league_figures: dict[str, float] = {}
 
     async def startup(self) -> None:
         """Start what answers; called once before the run starts or resumes."""
@@ -200,6 +205,30 @@ class PlaySource:
         """Serve exactly those copies that are active or in play."""
         copies: Copies = await self.members.copies.remote(in_play)
         self.serving.serve_copies(copies.served, copies.kept)
+
+    async def league_turn(self, saved: Saved, state: State) -> Saved:
+        """Freeze the players of a league that are due after an update, after which some begin again.
+
+        The pool writes down what is done in one step, and the learners save who begins again, with this
+        ``state``. Only then are the update's weights announced, so whoever is killed, the same is done.
+        """
+        if self.config.league is None or not saved.step:
+            return saved
+        due: list[str] = await self.members.players_due.remote(saved.step)
+        paths = {
+            player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
+        }
+        turn: LeagueTurn = await self.members.freeze_players.remote(saved.step, paths)
+        self._league_figures = turn.figures
+        if turn.again:
+            await self.serve_copies()
+            saved = await self.learners.start_again(turn.again, state)
+            await self.serving.publish(saved)
+        return saved
+
+    def log_league(self) -> None:
+        """Log the figures of a league after its last turn."""
+        self.metrics.log({f"league/{name}": value for name, value in self._league_figures.items()})
 
     def log_standings(self, step: int, found: Standings) -> None:
         """Write who beats whom after an update."""

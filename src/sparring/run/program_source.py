@@ -32,7 +32,7 @@ from sparring.evaluation.figures import figure_text, figures_of
 from sparring.evaluation.results import evaluation_path, write_evaluation
 from sparring.population.standings import standings
 from sparring.run import assembly
-from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
+from sparring.run.learners import BatchOf, Learners, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
 from sparring.run.program_seats import ProgramSeats
@@ -41,7 +41,8 @@ from sparring.run.programs import (
     failures_of_evaluation,
     measured,
     measured_agents,
-    policies_of,
+    seats_of_program,
+    trained_policies,
 )
 from sparring.run.progress import RunProgress
 from sparring.run.progress_views import print_line
@@ -68,18 +69,22 @@ class ProgramSource(PlaySource):
         arena: Arena,
         client: InferenceClient,
         serving: Serving,
+        learners: Learners,
         max_calls: int,
     ) -> None:
-        policies = policies_of(arena)
-        service = assembly.build_pool(config, policies)
-        pool = LocalHandle(service)
-        super().__init__(config, directory, metrics, serving, pool, policies, policies, client, max_calls)
-        self.pool = service.pool
+        policies = trained_policies(config, arena)
+        copied = policies if config.league is None else config.copied_policies
+        self.service = assembly.build_pool(config, policies, roles=seats_of_program(arena))
+        pool = LocalHandle(self.service)
+        super().__init__(
+            config, directory, metrics, serving, pool, policies, copied, client, max_calls, learners
+        )
+        self.pool = self.service.pool
         self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena
         arena.client = client
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
-        self.seats = ProgramSeats(config, self.pool, arena)
+        self.seats = ProgramSeats(config, self.pool, self.service.state.league, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
         self.overlaps = config.collection.max_staleness > 0
@@ -115,7 +120,7 @@ class ProgramSource(PlaySource):
         if state:
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(state["arena"])
-            self.pool.load_state_dict(state["pool"])
+            self._load_pool(state)
             self.counts = dict(state["counts"])
             if self.buffer is not None:
                 self.buffer.load_state_dict(state["buffer"])
@@ -238,14 +243,18 @@ class ProgramSource(PlaySource):
         """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
         await self.serving.publish(saved)
         self.directory.check_epoch()
-        if await self.add_copies(saved.step):
+        copied = await self.add_copies(saved.step)
+        await self.league_turn(saved, self.state)
+        if copied or self.config.league is not None:
             await self.serve_copies(sorted(self._in_play))
         self.log_standings(saved.step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
-        """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
+        """Log the engines' statistics, the counts of episodes, the ratings of several policies, and the
+        figures of a league."""
         await self.serving.log(self.metrics, play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+        self.log_league()
         members = self.pool.opponents()
         if len(members) > 1:
             figures = self.pool.figures()
@@ -305,8 +314,14 @@ class ProgramSource(PlaySource):
         While a step is in progress, the arena's state is that before the step, from which it is played again.
         """
         arena = self._state_of_arena() if self._playing is None else self._state_before_step
-        state = {"arena": arena, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        games = self.service.state.whole_state()
+        state = {"arena": arena, "pool": games.pop("pool"), "games": games, "counts": dict(self.counts)}
         return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
+
+    def _load_pool(self, state: dict[str, Any]) -> None:
+        """Continue from the pool of a state, and from its league, which those of earlier versions lack."""
+        pool = self.service.state
+        pool.load_state_dict(pool.whole_state() | state.get("games", {}) | {"pool": state["pool"]})
 
     def _state_of_arena(self) -> dict[str, Any]:
         with own_code("the program's state_dict failed"):
