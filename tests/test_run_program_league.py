@@ -10,18 +10,20 @@ import pytest
 from game_runs import cut_back, metrics_of
 from league_kills import PLACES, acting
 from league_runs import copy_of, learner_of, same
-from program_leagues import BUNDLED, STEPS, league_of, resume_and_compare
+from program_leagues import BUNDLED, league_of, resume_and_compare
 from program_runs import adapter, logged, run, uids_of
 from sparring.cli.main import main
 from sparring.core import InputError
 
+STEPS = 4
 MAINS = {"hider": "Hider", "seeker": "Seeker"}
 
 
 @pytest.fixture(scope="module")
 def config(model, tmp_path_factory):
     """A league of a program of one's own."""
-    return league_of("own", model, tmp_path_factory.mktemp("program"), program__options="{batch_size = 10}")
+    more = {"program__options": "{batch_size = 10}", "learning__steps": str(STEPS)}
+    return league_of("own", model, tmp_path_factory.mktemp("program"), **more)
 
 
 @pytest.fixture(scope="module")

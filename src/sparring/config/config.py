@@ -187,12 +187,10 @@ class Config(Settings):
 
     def _check_payoffs(self) -> None:
         """Check that the members of the pool have payoffs against each other."""
-        if self.population.sample_mode != "meta-nash":
+        if self.population.sample_mode != "meta-nash" or not isinstance(self.play, Games):
             return
         large = [env for env in self.envs if env.num_players != 2]
-        if not isinstance(self.play, Games):
-            problem = "games between the pool's members, but a program is played"
-        elif large:
+        if large:
             problem = f"games for two, but {large[0].name} is for {large[0].num_players}"
         elif len(Games(self.envs).policies) > 1:
             problem = "one policy in both seats, but the seats have several"

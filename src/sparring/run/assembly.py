@@ -204,13 +204,16 @@ def pool_arguments(config: Config, policies: Sequence[str], roles: Seats | None 
     """
     population = config.population
     weights = population.weights_by_name if population.weights else {}
+    rule = SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
+    if roles is not None and len({*roles.values()}) > 1:
+        rule = replace(rule, sides=tuple(roles.values()))
     return {
         "sample_mode": config.sample_mode,
         "max_active_lora": population.max_active_lora,
         "lag_range": population.lag_range,
         "policies": policies,
         "seed": derive_seed(config.seed, "pool"),
-        "rule": SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights),
+        "rule": rule,
         "build_league": partial(build_league, config, roles=roles),
     }
 

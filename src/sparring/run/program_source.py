@@ -35,6 +35,7 @@ from sparring.run import assembly
 from sparring.run.learners import BatchOf, Learners, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
+from sparring.run.program_payoffs import ProgramPayoffs
 from sparring.run.program_seats import ProgramSeats
 from sparring.run.programs import (
     drawn_by_role,
@@ -84,6 +85,7 @@ class ProgramSource(PlaySource):
         self.arena = arena
         arena.client = client
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
+        self.payoffs = ProgramPayoffs(config, self.pool, arena)
         self.seats = ProgramSeats(config, self.pool, self.service.state.league, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
@@ -139,7 +141,7 @@ class ProgramSource(PlaySource):
         """Play one step of the arena; if play overlaps with learning, begin the next one."""
         self.arena.on_result = lambda result: self._ended(result, progress)
         if self._playing is None:
-            await self._begin_step()
+            await self._begin_step(progress)
         assert self._playing is not None
         try:
             number, results, started = await self._playing
@@ -164,7 +166,7 @@ class ProgramSource(PlaySource):
         if unknown:
             raise SparringError(f"a step is by {min(unknown)}, which is not a policy of the program")
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
-            await self._begin_step()
+            await self._begin_step(progress)
         return BatchOf(records, results)
 
     def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
@@ -176,13 +178,30 @@ class ProgramSource(PlaySource):
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         return records
 
-    async def _begin_step(self) -> None:
+    async def _begin_step(self, progress: RunProgress) -> None:
+        await self._play_payoffs(progress)
         if self.overlaps:
             self._state_before_step = self._state_of_arena()
         with own_code():
             number, requests = await self.arena.begin_step()
         self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
         self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_payoffs(self, progress: RunProgress) -> None:
+        """Play the episodes between frozen members that the pool waits for."""
+        waiting = len(self.pool.payoffs.waiting)
+        if not waiting:
+            return
+        progress.say(f"{waiting} episodes between frozen opponents, for the payoff matrix")
+        self.arena.on_result = None
+        failed = await self.payoffs.play()
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        self.serving.check()
+        check_failures(failed, waiting, self.config.collection.max_failed_fraction, "episodes for payoffs")
+        for name, count in (("finished", waiting - len(failed)), ("failed", len(failed))):
+            self.counts[f"payoff_{name}"] = self.counts.get(f"payoff_{name}", 0) + count
+        if line := self.payoffs.warning():
+            print_line(progress.console, line)
 
     async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
         counts = Counter[str]()

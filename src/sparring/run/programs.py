@@ -284,6 +284,12 @@ def _check_roles(arena: Arena, config: Config) -> None:
 
 
 def _check_population(arena: Arena, config: Config) -> None:
+    trained = seats_of_program(arena)
+    if config.population.sample_mode == "meta-nash" and len(trained) != 2:
+        problem = (
+            f"meta-nash needs two roles that are trained, but the program has {', '.join(map(str, trained))}"
+        )
+        raise InputError("population.sample_mode", problem, "Choose another mode, such as pfsp")
     for name in config.population.roles:
         if name not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"
