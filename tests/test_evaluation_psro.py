@@ -56,6 +56,7 @@ class RockPaperScissors:
             "rps",
             PsroSettings(iterations=iterations),
             directory,
+            seats=2,
             respond=self.respond,
             play=self.play,
             measure=self.measure,

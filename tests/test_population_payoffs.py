@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.evaluation.best_response import gain_over_mixture
 from sparring.population import PayoffTable
+from sparring.population.group_payoffs import gain_over_mixture
 from sparring.population.payoffs import NumberRanges
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
@@ -218,7 +218,7 @@ def test_the_gain_over_a_mixture_by_hand():
         games.append((number, seating, rewards, None))
     table = table_of(games)
     # Against a it earns 2 and -1, on average 0.5; against b 1 and 3, on average 2.
-    gain = gain_over_mixture(table.matrix(["a", "b", "x"]), "x", {"a": 0.75, "b": 0.25})
+    gain = gain_over_mixture(table, "x", {"a": 0.75, "b": 0.25})
     assert gain.mid == pytest.approx(2 * (0.75 * 0.5 + 0.25 * 2))
     seats = ((1, 3), (0, -2)), ((1, 1), (4, 2))
     variances = [[statistics.variance([*two, -4, 4]) / 2 for two in pair] for pair in seats]
@@ -230,7 +230,7 @@ def test_the_gain_over_a_mixture_by_hand():
 
 def test_what_both_players_earn_is_no_gain():
     games = [(number, ("x", "a") if number % 2 else ("a", "x"), (1.0, 1.0), None) for number in range(8)]
-    assert gain_over_mixture(table_of(games).matrix(["a", "x"]), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)
+    assert gain_over_mixture(table_of(games), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)
 
 
 def test_an_error_is_that_of_rounds_if_a_deal_is_played_in_both_orders_of_seats():
