@@ -108,9 +108,9 @@ def check_psro(config: Config) -> Venue:
     if config.evaluation.envs:
         raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
     if not isinstance(config.play, Games):
-        venue = program_venue(config, "the configuration", "program")
-        solver_of(config, venue)
-        return venue
+        program = program_venue(config, "the configuration", "program")
+        solver_of(config, program)
+        return program
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
     env = config.envs[0]

@@ -182,17 +182,27 @@ class PayoffTable:
         Every seat that it has beside others, all of them among ``members``, has the same weight, however many
         games it has.
         """
-        played = [
-            (seating, seat)
-            for seating, payoff in self.items()
-            if len({*seating}) > 1 and {*seating} <= {*members} and payoff.games
-            for seat in range(len(seating))
-            if seating[seat] == uid
-        ]
+        played = self._met(uid, members)
         if not played:
             return None
         mean, error = self._mean_of_seats(played)
         return Interval(mean - NORMAL_95 * error, mean, mean + NORMAL_95 * error)
+
+    def score_in(self, seat: int, uid: str, members: Collection[str]) -> Interval | None:
+        """Return a member's mean reward in one seat, as :meth:`score`.
+
+        Games of one group may share deals, so an upper bound of their error is taken: the mean of the errors.
+        """
+        played = [seating for seating, place in self._met(uid, members) if place == seat]
+        if not played:
+            return None
+        errors: dict[Seating, float] = {}
+        for seating in played:
+            group = tuple(sorted(seating))
+            errors[group] = errors.get(group, 0.0) + self.payoff(*seating).error(seat, self.reward_range)
+        mean = sum(self.payoff(*seating).mean(seat) for seating in played) / len(played)
+        spread = NORMAL_95 * math.hypot(*errors.values()) / len(played)
+        return Interval(mean - spread, mean, mean + spread)
 
     def beside(self, uid: str, others: Sequence[str]) -> tuple[float, float, int]:
         """Return what a member earns where these have the other seats, its standard error, and the games.
@@ -276,6 +286,16 @@ class PayoffTable:
             )
             for entry in state["payoffs"]
         }
+
+    def _met(self, uid: str, members: Collection[str]) -> list[tuple[Seating, int]]:
+        """Return the seatings and seats in which a member met others, all of them among ``members``."""
+        return [
+            (seating, seat)
+            for seating, payoff in self.items()
+            if len({*seating}) > 1 and {*seating} <= {*members} and payoff.games
+            for seat, one in enumerate(seating)
+            if one == uid
+        ]
 
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
