@@ -235,7 +235,8 @@ def play_of_game(arena: Arena, episode: GameEpisode, retries: int = RETRIES) -> 
 def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Sequence[str]) -> Play:
     """Return what plays one of a program's requests, which the seed chooses; its seats are these roles.
 
-    A role earns its mean score over the arena's :meth:`~sparring.core.Arena.outcomes`.
+    A role earns its mean reward over the rollout and its sub-episodes: what a best response is trained on.
+    One that nothing paid, such as solvers of a proposal that is none, earns 0.
     """
 
     async def play(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
@@ -245,11 +246,11 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
         (result,) = await arena.generate_rollouts([replace(request, agents=agents, meta=meta)])
         if result.rollout.error:
             return result.rollout.error
-        outcomes = arena.outcomes(result)
-        scores = [[one[role] for one in outcomes if role in one] for role in roles]
-        if not all(scores):
-            return f"the episode gave no reward to {roles[scores.index([])]}"
-        earned = [sum(one) / len(one) for one in scores]
+        rollouts = result.all_rollouts()
+        paid = [[one.rewards[role] for one in rollouts if role in one.rewards] for role in roles]
+        if not any(paid):
+            return f"the episode gave no reward to {' or '.join(roles)}"
+        earned = [sum(one) / max(len(one), 1) for one in paid]
         return SeatedGame(earned, None, result.rollout, result.children)
 
     return play
