@@ -17,7 +17,7 @@ from tournaments import few_resamples  # noqa: F401 - a fixture
 
 DEBATE = {"program.num_rounds": "1", "program.max_tokens": "4", "program.evaluation_debates": "2"}
 CASES = {
-    "own": ("OWN", {}, ("Hider", "Seeker", "Caller")),
+    "own": ("OWN", {"psro.solver": "uniform"}, ("Hider", "Seeker", "Caller")),
     "proposer-solver": (
         "proposer-solver",
         {"program.batch_size": "4", "program.evaluation_proposals": "2", "program.solver_rollouts": "2"},
@@ -52,7 +52,7 @@ def test_every_program_has_a_psro_and_its_members_meet(case, model, tmp_path):
     config, roles = config_of(case, model, tmp_path)
     found = psro(config, tmp_path / "psro")
     seats = len(roles)
-    assert found.solver == ("nash" if seats == 2 else "prd")
+    assert found.solver == ("uniform" if case == "own" else "nash" if seats == 2 else "prd")
     assert found.seats == seats
     least = math.ceil(4 / math.factorial(seats)) * math.factorial(seats)
     assert found.iterations[1].payoff_games == (seats + 1) * least

@@ -146,7 +146,8 @@ def solver_of(config: Config, venue: Venue) -> MetaStrategy:
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
     if name == "alpharank" and seats > 2 and members**seats > MOST_PROFILES:
         problem = f"alpharank would rank {members**seats:,} profiles of {members} members in {seats} seats"
-        raise InputError("psro.solver", problem, f"At most {MOST_PROFILES:,} are possible; choose prd")
+        fix = f"Choose prd, or fewer iterations: {MOST_PROFILES:,} profiles are possible"
+        raise InputError("psro.solver", problem, fix)
     return name
 
 
