@@ -25,7 +25,9 @@ LESSONS = 60
 RATE = 1e-2
 
 
-def save_playing_model(directory: Path, env_id: str = "kuhn_poker", words: Sequence[str] = WORDS) -> Path:
+def save_playing_model(
+    directory: Path, env_id: str = "kuhn_poker", words: Sequence[str] = WORDS, players: int = 2
+) -> Path:
     """Create ``directory`` and save the model in it. This takes a few seconds on one core.
 
     Another game has other words, its moves.
@@ -36,22 +38,26 @@ def save_playing_model(directory: Path, env_id: str = "kuhn_poker", words: Seque
     (directory / "config.json").write_text(json.dumps(config))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
-    teach(model, tokenizer, env_id, words)
+    teach(model, tokenizer, env_id, words, players)
     model.save_pretrained(directory)
     return directory
 
 
-def teach(model: torch.nn.Module, tokenizer: Any, env_id: str, words: Sequence[str]) -> None:
+def teach(
+    model: torch.nn.Module, tokenizer: Any, env_id: str, words: Sequence[str], players: int = 2
+) -> None:
     """Train a model to begin a game with one of these words."""
-    _teach(model, *_lesson(tokenizer, env_id, words))
+    _teach(model, *_lesson(tokenizer, env_id, words, players))
 
 
-def _lesson(tokenizer: Any, env_id: str, words: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+def _lesson(
+    tokenizer: Any, env_id: str, words: Sequence[str], players: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the token ids of a first move's prompt with each word as the answer, and the targets at the end.
 
     Their shapes are (words, tokens) and (words, answer tokens); targets after a shorter answer are -100.
     """
-    messages = get_template("fewshot-chat").messages(make_game(env_id, 2, seed=0), 0)
+    messages = get_template("fewshot-chat").messages(make_game(env_id, players, seed=0), 0)
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer.encode(text, add_special_tokens=False)
     stop = tokenizer.eos_token_id

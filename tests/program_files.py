@@ -70,6 +70,33 @@ class HideAndSeek(Arena):
         return {"odd letters": [result.rewards["Hider"] for result in results]}
 
 
+class Call(Seek):
+    episode_type = "call"
+    rubric = letters("Caller", 1)
+
+    def get_initial_actor(self, artifact, state):
+        return "Caller"
+
+
+class HideAndCall(Hide):
+    async def rollout(self, arena, artifact, state=None):
+        state = await super().rollout(arena, artifact, state)
+        state.child_results += await arena.generate_rollouts([EpisodeRequest("call", artifact)])
+        return state
+
+
+class Three(HideAndSeek):
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        self.add_role(Role("Caller", max_tokens=4, policy="caller"))
+        self.episodes["hide"] = HideAndCall()
+        self.add_episode("call", Call())
+
+    def outcomes(self, result):
+        rewards = [one.rewards for one in result.all_rollouts()]
+        return [{role: reward for one in rewards for role, reward in one.items()}]
+
+
 class Measured(HideAndSeek):
     async def evaluate(self):
         results = await self.generate_rollouts([EpisodeRequest("hide", 9, {"seed": n}) for n in range(3)])

@@ -44,6 +44,11 @@ solver = "uniform"
 """
 
 
+THREE = "kuhn_poker(players=3)"
+OF_THREE = SHORT.replace('id = "kuhn_poker"', f'id = "{THREE}"\nnum_players = 3')
+OF_THREE = OF_THREE.replace("iterations = 2\npayoff_games = 20", "iterations = 1\npayoff_games = 6")
+
+
 def configuration(folder: Path, text: str, model: Path) -> Path:
     file = folder / "game.toml"
     file.write_text(text.replace("MODEL", str(model)))

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from psro_runs import SHORT, configuration, psro, state_of
+from playing_model import save_playing_model
+from program_files import write_program
+from program_runs import SMALL
+from psro_runs import OF_THREE, SHORT, THREE, configuration, psro, state_of
+from sparring.cli.main import main
 from sparring.core import SparringError
 from sparring.evaluation.tournament import Tournament
 
@@ -48,3 +52,29 @@ def test_psro_finds_the_same_on_ray_as_in_one_process_and_goes_on_after_a_stop(
     assert psro(file, "--runtime", "ray", "--address", "127.0.0.1:1") == 0, "nothing is left to be done there"
     assert psro(file) == 2
     assert "holds another PSRO" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("played", ["three seats", "a program"])
+def test_a_psro_of_three_finds_the_same_on_ray_as_in_one_process(played, model, tmp_path, cluster):
+    file = tmp_path / "game.toml"
+    if played == "three seats":
+        taught = save_playing_model(tmp_path / "model", THREE, players=3)
+        configuration(tmp_path, OF_THREE, taught)
+    else:
+        text = f"[program]\ntype = 'python'\npath = '{write_program(tmp_path)}:Three'\n"
+        file.write_text(text)
+    options = ["--run.directory", str(tmp_path)]
+    if played == "a program":
+        small = SMALL | {"model.name": str(model), "learning.steps": "1"}
+        small |= {"psro.payoff_games": "6", "psro.iterations": "1", "psro.solver": "uniform"}
+        options += [word for name, value in small.items() for word in (f"--{name}", value)]
+    for name, runtime in (("here", []), ("there", ["--runtime", "ray", "--address", cluster])):
+        assert main(["psro", str(file), *options, "--name", name, *runtime]) == 0
+    one, other = (state_of(tmp_path / name) for name in ("here", "there"))
+    for first, second in zip(one["iterations"], other["iterations"], strict=True):
+        if played == "three seats":
+            assert second.pop("nash_conv") == pytest.approx(first.pop("nash_conv"), abs=1e-3)
+        assert first == second
+    assert one["payoffs"] == other["payoffs"]
+    assert one["iterations"][1]["gain"][1] != 0

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -19,12 +21,12 @@ from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from kill_resume import differences, fingerprint
 from playing_model import save_playing_model
-from psro_runs import SHORT, SMALL, configuration, psro, state_of
+from psro_runs import OF_THREE, SHORT, SMALL, THREE, configuration, psro, state_of
 from report_pages import Page, figures_of, heat_map_of
 from sparring.cli.main import main
 from sparring.commands.best_response import FrozenPolicy, train_to_the_end
 from sparring.commands.model_source import MixtureMember, ModelSource
-from sparring.commands.psro import best_response_to
+from sparring.commands.psro import best_response_to, check_psro, solver_of
 from sparring.commands.psro_page import psro_html, psro_table
 from sparring.config import Config
 from sparring.config.loading import dump_config
@@ -165,6 +167,37 @@ def test_a_best_response_is_a_run_against_the_mixture(short, capsys):
 def opponents_in(lines: list[str]) -> set[str]:
     turns = [turn for line in lines for turn in json.loads(line)["rollout"]["extras"]["turns"]]
     return {turn["model"] for turn in turns} - {"default", "average"}
+
+
+# Three seats
+
+
+def test_a_psro_of_a_game_for_three_draws_every_seat_from_the_mixture(playing, tmp_path, capsys):
+    assert psro(configuration(tmp_path, OF_THREE, playing)) == 0
+    assert "nobody gains by changing alone" in " ".join(capsys.readouterr().out.split())
+    state = state_of(tmp_path / "psro")
+    assert state["games"] == [[[6, 6], [6, 6]], [[6, 6], [6, 6]]]
+    first, joined = state["iterations"]
+    assert joined["payoff_games"] == 4 * 6
+    lines = (tmp_path / "psro" / "payoffs" / "games.jsonl").read_text().splitlines()
+    seatings = Counter(tuple(json.loads(line)["players"]) for line in lines)
+    assert seatings.keys() == {*product(state["members"], repeat=3)}
+    assert {*seatings.values()} == {2, 6}
+    assert first["nash_conv"] > 0 < joined["nash_conv"] != first["nash_conv"]
+    drawn = heat_map_of((tmp_path / "psro" / "psro.html").read_text())["traces"][0]["z"]
+    assert drawn[0][1] == state["payoffs"][0][1][1]
+
+
+def test_the_default_solver_is_one_for_the_seats_and_the_rewards():
+    def solver(env_id, players):
+        config = Config.model_validate(
+            {"evaluation": {"every": 1}, "envs": [{"id": env_id, "num_players": players}]}
+        )
+        return solver_of(config, check_psro(config))
+
+    assert solver("kuhn_poker", 2) == "nash"
+    assert solver(THREE, 3) == "prd"
+    assert solver("turn_based_simultaneous_game(game=matrix_pd())", 2) == "prd"
 
 
 # Going on

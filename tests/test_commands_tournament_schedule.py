@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -93,6 +93,21 @@ def test_every_group_plays_the_same_deals_in_every_order_of_seats(members, games
         for game in batch
     }
     assert {*batch} <= more
+
+
+@given(st.integers(1, 4), st.integers(1, 30), st.sampled_from((2, 3)))
+def test_a_member_may_have_several_seats_in_every_different_order(members, games, players):
+    uids = [f"m{number}" for number in range(members)]
+    (batch,) = GameSchedule(uids, games, None, 0, players, repeats=True).batches(PayoffTable())
+    assert {game.seating for game in batch} == {*product(uids, repeat=players)}
+    by_group = Counter(tuple(sorted(game.seating)) for game in batch)
+    assert {*by_group.values()} == {math.ceil(games / math.factorial(players)) * math.factorial(players)}
+    for group in by_group:
+        seatings = {game.seating for game in batch if tuple(sorted(game.seating)) == group}
+        deals = [{game.seed for game in batch if game.seating == one} for one in seatings]
+        assert all(one == deals[0] for one in deals)
+    (more,) = GameSchedule([*uids, "x"], games, None, 0, players, repeats=True).batches(PayoffTable())
+    assert {*batch} <= {*more}
 
 
 def test_a_budget_for_groups_is_spent_in_whole_rounds():

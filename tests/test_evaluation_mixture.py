@@ -70,12 +70,13 @@ async def test_a_member_makes_all_moves_of_its_game_and_the_same_seed_draws_the_
     assert set(models) == {*NAMES, "x", "y"}
 
 
-@pytest.mark.parametrize("env_id", first_of(["kuhn_poker", "leduc_poker"]))
+@pytest.mark.parametrize("env_id", first_of(["kuhn_poker", "kuhn_poker(players=3)", "leduc_poker"], 2))
 async def test_the_policy_of_a_mixture_is_that_of_openspiel(env_id):
     game = load_game(env_id)
     members = [PythonPolicy(env_id, POLICIES[name]) for name in NAMES]
-    weights = [list(WEIGHTS)] * 2
-    aggregated = PolicyAggregator(game).aggregate([0, 1], [members] * 2, weights)
+    seats = game.num_players()
+    weights = [list(WEIGHTS)] * seats
+    aggregated = PolicyAggregator(game).aggregate([*range(seats)], [members] * seats, weights)
     result = await measure(Mixture(NAMES, WEIGHTS), POLICIES, env_id)
     states = information_states(env_id)
     assert len(result.policy) == len(states)

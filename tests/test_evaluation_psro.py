@@ -1,6 +1,10 @@
 """The iterations of policy-space response oracles, with responses and payoffs that are known."""
 
+from functools import partial
+from itertools import product
+
 import pytest
+from open_spiel.python.algorithms import projected_replicator_dynamics
 
 from sparring.config.population import PsroSettings
 from sparring.core import SparringError
@@ -56,6 +60,7 @@ class RockPaperScissors:
             "rps",
             PsroSettings(iterations=iterations),
             directory,
+            seats=2,
             respond=self.respond,
             play=self.play,
             measure=self.measure,
@@ -72,6 +77,45 @@ def test_best_responses_reach_the_equilibrium(tmp_path):
     assert found.iterations[2].nash_conv == pytest.approx(0, abs=1e-3)
     assert [len(state.iterations) for state in seen] == [1, 2, 3, 4]
     assert [one.payoff_games for one in found.iterations] == [0, 6, 18, 36]
+    assert read_state(tmp_path) == found
+
+
+class OddOneOut:
+    """Three say A or B; who says it alone gets 2 from the others. The first member says A."""
+
+    def respond(self, number, mixture):
+        return Response(1, 1)
+
+    def play(self, members):
+        table = PayoffTable()
+        for number, seating in enumerate(product(members, repeat=3)):
+            said = [int(one[-1]) % 2 for one in seating]
+            rewards = [0.0] * 3
+            if 0 < sum(said) < 3:
+                rewards = [2.0 if said.count(one) == 1 else -1.0 for one in said]
+            for game in range(4):
+                table.add(4 * number + game, seating, rewards, deal=game)
+        return TournamentResult(table, rank(table, members, []), {})
+
+    def measure(self, mixture):
+        return None, True
+
+
+def test_three_seats_draw_from_one_mixture(tmp_path, monkeypatch):
+    few = partial(projected_replicator_dynamics.projected_replicator_dynamics, prd_iterations=30)
+    monkeypatch.setattr(projected_replicator_dynamics, "projected_replicator_dynamics", few)
+    game, settings = OddOneOut(), PsroSettings(iterations=2)
+    calls = {name: getattr(game, name) for name in ("respond", "play", "measure")}
+    found = find_equilibrium("odd", settings, tmp_path, seats=3, on_state=lambda state: None, **calls)
+    assert found.solver == "prd"
+    _, second, third = found.iterations
+    assert second.gain.mid == 6, "in each seat, B gets 2 from two who say A"
+    assert second.mixture == {"member-000": 0.5, "member-001": 0.5}
+    assert third.gain.mid == pytest.approx(0)
+    assert [one.payoff_games for one in found.iterations] == [0, 4 * 8, 4 * 27]
+    assert found.payoffs[0][1][1] == 2
+    assert found.payoffs[0][0][1] == found.payoffs[0][1][0] == -1
+    assert found.matrix.mean_MM.tolist() == [[0, 2, 0], [2, 0, 2], [0, 2, 0]]
     assert read_state(tmp_path) == found
 
 

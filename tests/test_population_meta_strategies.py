@@ -1,5 +1,6 @@
 import importlib.util
 from functools import partial
+from itertools import combinations_with_replacement, permutations
 
 import numpy as np
 import pyspiel
@@ -51,6 +52,38 @@ def test_projected_replicator_dynamics_are_openspiels(monkeypatch):
     payoffs_MM = random_game(3)
     expected = few([payoffs_MM, -payoffs_MM])[0]
     np.testing.assert_allclose(meta_strategy("prd", payoffs_MM), expected, atol=1e-12)
+
+
+def symmetric_game(seats: int, members: int) -> np.ndarray:
+    rng, payoffs = np.random.default_rng(0), np.zeros((members,) * seats)
+    for own in range(members):
+        for others in combinations_with_replacement(range(members), seats - 1):
+            value = rng.normal()
+            for order in {*permutations(others)}:
+                payoffs[own, *order] = value
+    return payoffs
+
+
+def test_three_seats_are_solved_as_openspiel_solves_three_populations(monkeypatch):
+    few = partial(projected_replicator_dynamics.projected_replicator_dynamics, prd_iterations=300)
+    monkeypatch.setattr(projected_replicator_dynamics, "projected_replicator_dynamics", few)
+    payoffs = symmetric_game(3, 3)
+    tables = [payoffs, payoffs.transpose(1, 0, 2), payoffs.transpose(1, 2, 0)]
+    for seat, expected in enumerate(few(tables)):
+        np.testing.assert_allclose(meta_strategy("prd", payoffs), expected, atol=1e-12, err_msg=str(seat))
+    profiles = alpharank.sweep_pi_vs_epsilon(tables).reshape(3, 3, 3)
+    np.testing.assert_allclose(meta_strategy("alpharank", payoffs), profiles.sum(axis=(0, 1)), atol=1e-6)
+    assert meta_strategy("uniform", payoffs).tolist() == [1 / 3] * 3
+    with pytest.raises(ValueError, match="two seats"):
+        meta_strategy("nash", payoffs)
+
+
+def test_replicator_dynamics_find_the_equilibrium_of_hawks_and_doves(monkeypatch):
+    """It is not zero-sum: what a hawk earns more than a dove does not tell how often both are played."""
+    few = partial(projected_replicator_dynamics.projected_replicator_dynamics, prd_iterations=300)
+    monkeypatch.setattr(projected_replicator_dynamics, "projected_replicator_dynamics", few)
+    payoffs_MM = np.array([[-1.0, 2.0], [0.0, 1.0]])
+    np.testing.assert_allclose(meta_strategy("prd", payoffs_MM), [0.5, 0.5], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["nash", "alpharank", "uniform"])

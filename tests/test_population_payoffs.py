@@ -3,15 +3,15 @@ import io
 import json
 import math
 import statistics
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.evaluation.best_response import gain_over_mixture
 from sparring.population import PayoffTable
+from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
 from sparring.population.payoffs import NumberRanges
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
@@ -218,7 +218,7 @@ def test_the_gain_over_a_mixture_by_hand():
         games.append((number, seating, rewards, None))
     table = table_of(games)
     # Against a it earns 2 and -1, on average 0.5; against b 1 and 3, on average 2.
-    gain = gain_over_mixture(table.matrix(["a", "b", "x"]), "x", {"a": 0.75, "b": 0.25})
+    gain = gain_over_mixture(table, "x", {"a": 0.75, "b": 0.25})
     assert gain.mid == pytest.approx(2 * (0.75 * 0.5 + 0.25 * 2))
     seats = ((1, 3), (0, -2)), ((1, 1), (4, 2))
     variances = [[statistics.variance([*two, -4, 4]) / 2 for two in pair] for pair in seats]
@@ -230,7 +230,64 @@ def test_the_gain_over_a_mixture_by_hand():
 
 def test_what_both_players_earn_is_no_gain():
     games = [(number, ("x", "a") if number % 2 else ("a", "x"), (1.0, 1.0), None) for number in range(8)]
-    assert gain_over_mixture(table_of(games).matrix(["a", "x"]), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)
+    assert gain_over_mixture(table_of(games), "x", {"a": 1.0}) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seats", [2, 3])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_gain_is_that_over_independent_draws_in_every_seat(seats, is_constant):
+    """Seats pay differently, and members are good in different ones."""
+    generator, table, mixture = np.random.default_rng(seats), PayoffTable(), {"a": 0.5, "b": 0.2, "c": 0.3}
+    paid = {one: generator.normal(size=seats) for one in product("abcx", repeat=seats)}
+    if is_constant:
+        paid = {one: rewards - rewards.mean() + 2.0 for one, rewards in paid.items()}
+    for number, (seating, rewards) in enumerate(paid.items()):
+        if not (is_constant and seats == 2 and seating[0] == seating[1]):  # nobody need meet itself
+            for game in range(2):
+                table.add(2 * number + game, seating, rewards.tolist(), deal=game)
+    expected = 0.0
+    for seat in range(seats):
+        for drawn in product("abc", repeat=seats):
+            chance = math.prod(mixture[one] for one in drawn)
+            answered = (*drawn[:seat], "x", *drawn[seat + 1 :])
+            expected += chance * (paid[answered][seat] - paid[drawn][seat])
+    gain = gain_over_mixture(table, "x", mixture)
+    assert gain.mid == pytest.approx(expected)
+    assert gain.low < gain.mid < gain.high
+    alone = gain_over_mixture(table, "x", {"a": 1.0, "b": 0.0})
+    if seats == 2:
+        ones = paid["x", "a"][0] + paid["a", "x"][1] - sum(paid["a", "a"])
+        assert alone.mid == pytest.approx(ones)
+    with pytest.raises(ValueError, match="did not meet"):
+        gain_over_mixture(table, "y", mixture)
+
+
+def test_payoffs_of_groups_are_means_over_all_orders_of_seats():
+    table = PayoffTable()
+    for number, seating in enumerate(sorted({*permutations("aab")})):
+        rewards = [10.0 * seat + (one == "a") for seat, one in enumerate(seating)]
+        table.add(number, seating, rewards, deal=0)
+    found = GroupPayoffs.of(table, ["a", "b"])
+    assert found.mean.shape == (2, 2, 2)
+    assert found.mean[0, 0, 1] == found.mean[0, 1, 0] == pytest.approx(11.0)
+    assert found.mean[1, 0, 0] == pytest.approx(10.0)
+    assert found.games.tolist() == [[[0, 3], [3, 0]], [[3, 0], [0, 0]]]
+    assert found.matrix.mean_MM[1, 0] == pytest.approx(10.0)
+    assert not found.knows_copies
+
+
+def test_a_group_with_a_member_twice_has_the_error_of_its_rounds():
+    generator, table, means = np.random.default_rng(1), PayoffTable(), []
+    for deal in range(60):
+        luck, noise = generator.normal(0.0, 5.0, 3), generator.normal()
+        luck -= luck.mean()
+        for order, seating in enumerate(sorted({*permutations("aab")})):
+            rewards = [float(luck[seat] + (one == "a") * noise) for seat, one in enumerate(seating)]
+            table.add(3 * deal + order, seating, rewards, deal=deal)
+        means.append(noise)
+    mean, error, games = table.beside("a", ("b", "a"))
+    assert (mean, games) == (pytest.approx(np.mean(means)), 180)
+    assert error == pytest.approx(np.std(means, ddof=1) / 60**0.5, rel=0.2)
 
 
 def test_an_error_is_that_of_rounds_if_a_deal_is_played_in_both_orders_of_seats():

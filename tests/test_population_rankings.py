@@ -1,5 +1,6 @@
 import json
 import math
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -284,26 +285,52 @@ def test_a_member_without_a_finished_game_has_no_score():
     assert by_uid["c"].games == 0
 
 
-def test_in_a_game_for_three_every_seating_of_different_members_has_the_same_weight():
+def test_in_a_game_for_three_every_seat_beside_others_has_the_same_weight():
     table = PayoffTable()
     games = [
         (("a", "b", "c"), (2.0, -1.0, -1.0)),
         (("a", "b", "c"), (2.0, -1.0, -1.0)),
         (("a", "b", "c"), (2.0, -1.0, -1.0)),
         (("b", "a", "c"), (1.0, 0.0, -1.0)),
-        (("a", "a", "b"), (-9.0, -9.0, 18.0)),
+        (("a", "a", "a"), (-9.0, -9.0, 18.0)),
         (("a", "b", "x"), (-9.0, -9.0, 18.0)),
     ]
     for number, game in enumerate(games):
         table.add(number, *game, invalid_seat=2)
     rankings = rank(table, ["a", "b", "c"], games)
     assert rankings.matrix is None
+    assert rankings.seats == ("0", "1", "2")
     assert [one.uid for one in rankings.members] == ["a", "b", "c"]
     assert [one.score.mid for one in rankings.members] == [1.0, 0.0, -1.0]
     assert [one.games for one in rankings.members] == [4, 4, 4]
     assert [one.invalid for one in rankings.members] == [0, 0, 4]
     assert rankings.members[0].trueskill > rankings.members[2].trueskill
     json.dumps(rankings.to_dict(), allow_nan=False)
+    table.add(len(games), ("a", "a", "b"), (0.0, 4.0, -4.0))
+    by_uid = {one.uid: one for one in rank(table, ["a", "b", "c"], games).members}
+    assert by_uid["a"].score.mid == (2 + 0 + 0 + 4) / 4
+    assert [one.mid for one in by_uid["a"].by_seat[:2]] == [(2 + 0) / 2, (0 + 4) / 2]
+    assert by_uid["a"].by_seat[2] is None
+
+
+def test_a_member_has_a_mean_reward_in_each_role_with_the_error_of_its_games():
+    generator, table, games = np.random.default_rng(0), PayoffTable(), []
+    for deal in range(200):
+        luck = generator.normal(0.0, 5.0)
+        for first, second in permutations("ab"):
+            games.append(((first, second), (3.0 + luck + (first == "a"), -3.0 - luck)))
+            table.add(len(games), *games[-1], deal=deal)
+    rankings = rank(table, ["a", "b"], games, ("Buyer", "Seller"))
+    best = rankings.members[0]
+    assert best.uid == "a"
+    for seat, one in enumerate(best.by_seat):
+        mine = [rewards[seat] for seating, rewards in games if seating[seat] == "a"]
+        assert one.mid == pytest.approx(np.mean(mine))
+        assert (one.high - one.mid) / 1.96 == pytest.approx(np.std(mine) / 200**0.5, rel=0.1)
+    assert best.score.high - best.score.low < 0.2 < best.by_seat[0].high - best.by_seat[0].low
+    read = json.loads(json.dumps(rankings.to_dict()))
+    assert read["seats"] == ["Buyer", "Seller"]
+    assert read["members"][0]["by_seat"][1] == list(best.by_seat[1])
 
 
 def test_trueskill_rates_the_games_in_their_order():

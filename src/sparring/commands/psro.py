@@ -1,4 +1,4 @@
-"""PSRO of a configuration, a game or a program for two: best responses are runs, members are adapters."""
+"""PSRO of a configuration, a game or a program: best responses are runs, members are adapters."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +29,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import MIXTURE_FILE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.files import remove_directory, write_file
+from sparring.core.play import MetaStrategy
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
@@ -43,6 +44,9 @@ from sparring.population.meta_strategies import PACKAGES
 from sparring.run.given_adapters import copy_adapter, find_given
 from sparring.run.hardware import with_chosen_threads
 from sparring.run.run_directory import RunDirectory
+
+MOST_PROFILES = 1000
+"""The largest number of profiles, a member for each seat, in which alpha-rank is solved: it takes minutes."""
 
 
 def psro(
@@ -65,6 +69,10 @@ def psro(
         SparringError: a training had to stop, or games could not be finished.
     """
     venue = check_psro(config)
+    solver = solver_of(config, venue)
+    config = config.model_copy(
+        update={"psro": (config.psro or PsroSettings()).model_copy(update={"solver": solver})}
+    )
     check_installed("sparring psro", "populations", *PACKAGES)
     progress = progress or Progress()
     directory = PsroDirectory.open(path)
@@ -80,6 +88,7 @@ def psro(
             venue.name,
             members.settings,
             path,
+            seats=len(venue.seats),
             respond=members.respond,
             play=members.play,
             measure=members.nash_conv,
@@ -99,22 +108,17 @@ def check_psro(config: Config) -> Venue:
     if config.evaluation.envs:
         raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
     if not isinstance(config.play, Games):
-        venue = program_venue(config, "the configuration", "program")
-        if len(venue.roles) != 2:
-            problem = f"PSRO needs a program that trains two roles, but this one trains {len(venue.roles)}"
-            raise InputError("program", problem, "Choose another program")
-        return venue
+        program = program_venue(config, "the configuration", "program")
+        solver_of(config, program)
+        return program
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
     env = config.envs[0]
-    if env.num_players != 2:
-        problem = f"PSRO needs a game for two, but {env.name} is for {env.num_players}"
+    if env.num_players < 2:
+        problem = f"PSRO needs a game for two or more, but {env.name} is for {env.num_players}"
         raise InputError("envs.0.num_players", problem, "Choose another game")
-    if library_of(env.id) == "openspiel" and not is_constant_sum(env.id):
-        problem = f"PSRO is for zero-sum games, and {env.name} is not one"
-        raise InputError("envs.0.id", problem, "Choose another game")
     if frozen := config.frozen.keys() & {*env.seats}:
-        problem = f"PSRO trains both seats, but {min(frozen)} is in [frozen]"
+        problem = f"PSRO trains all seats, but {min(frozen)} is in [frozen]"
         raise InputError("envs.0.policies", problem, "Name policies that are trained")
     if config.inference.temperature != 1:
         problem = "must be 1, the temperature at which the payoffs of a PSRO are played"
@@ -122,7 +126,36 @@ def check_psro(config: Config) -> Venue:
     if not config.evaluation.every:
         problem = "is 0, but a best response is complete when its evaluations find no better one"
         raise InputError("evaluation.every", problem, "Set it to 5")
-    return GameVenue(env)
+    venue = GameVenue(env)
+    solver_of(config, venue)
+    return venue
+
+
+def solver_of(config: Config, venue: Venue) -> MetaStrategy:
+    """Return the solver of a PSRO: the configured one, or by default ``nash`` where it is one of the game.
+
+    Raises:
+        InputError: the solver is not for so many seats, or members.
+    """
+    settings, seats = config.psro or PsroSettings(), len(venue.seats)
+    members, name = settings.iterations + 1, settings.solver
+    if name is None:
+        return "nash" if seats == 2 and _is_constant_sum(venue) is not False else "prd"
+    if name == "nash" and seats > 2:
+        problem = f"nash is for two seats, but {venue.name} has {seats}"
+        raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
+    if name == "alpharank" and seats > 2 and members**seats > MOST_PROFILES:
+        problem = f"alpharank would rank {members**seats:,} profiles of {members} members in {seats} seats"
+        fix = f"Choose prd, or fewer iterations: {MOST_PROFILES:,} profiles are possible"
+        raise InputError("psro.solver", problem, fix)
+    return name
+
+
+def _is_constant_sum(venue: Venue) -> bool | None:
+    """Return whether all seats together always earn the same; ``None`` if nobody says so."""
+    if not isinstance(venue, GameVenue) or library_of(venue.env.id) != "openspiel":
+        return None
+    return is_constant_sum(venue.env.id)
 
 
 def best_response_to(
@@ -210,10 +243,11 @@ class _Members:
     def play(self, members: list[str]) -> TournamentResult:
         """Play the games of the payoff matrix that are missing."""
         players = [self._member(name, path) for name, path in self._adapters(members).items()]
-        schedule = GameSchedule(members, self.settings.payoff_games, None, self.config.seed)
-        tournament = tournament_of(
-            players, check_psro(self.config), schedule, self.progress, serve=self._serve()
-        )
+        venue = check_psro(self.config)
+        seats, games = len(venue.seats), self.settings.payoff_games
+        repeats = seats > 2 or not _is_constant_sum(venue)
+        schedule = GameSchedule(members, games, None, self.config.seed, seats, repeats=repeats)
+        tournament = tournament_of(players, venue, schedule, self.progress, serve=self._serve())
         return hold(tournament, self.directory.path / PAYOFFS, self.progress)
 
     def nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:

@@ -15,13 +15,16 @@ from sparring.view.tables import Cell, Row, Table, figure_cell
 
 HEAD = ("Member", "Updates", "Games", "Weight now", "Gain")
 GAIN = (
-    "Gain: what the member earns more than the mixture that it was trained against, over both seats, with a "
-    "95% interval"
+    "Gain: what the member earns more than the mixture that it was trained against, summed over the seats, "
+    "with a 95% interval; its expectation is a lower bound of that mixture's NashConv."
 )
-BOUND = "its expectation is a lower bound of that mixture's NashConv."
-NO_BOUND = (
-    "rewards do not sum to zero here, so what its opponents earn counts against it, and this is no bound of "
-    "NashConv."
+NOT_ZERO_SUM = (
+    "The rewards do not sum to zero: nash and alpharank solve what the row earns more than the column, so "
+    "the mixture need not come near an equilibrium; prd solves the payoffs themselves."
+)
+MANY_SEATS = (
+    "With more than two seats an equilibrium promises little: NashConv 0 says only that nobody gains by "
+    "changing alone. Several may gain together, and members of different equilibria need not fit each other."
 )
 
 
@@ -29,7 +32,7 @@ def psro_table(state: PsroState) -> Table:
     """Return a row for each member: its weight in the last mixture, and what its iteration found."""
     rows = [_row(one, state) for one in state.iterations]
     head: tuple[str, ...] = HEAD
-    notes = [_gain_note(state)] if len(state.iterations) > 1 else []
+    notes = [GAIN, *_limits(state)] if len(state.iterations) > 1 else []
     if any(one.nash_conv is not None for one in state.iterations):
         rows = [(*row, _exact_cell(one)) for row, one in zip(rows, state.iterations, strict=True)]
         head, notes = (*HEAD, "NashConv"), [*notes, "NashConv: of the mixture with it."]
@@ -47,8 +50,8 @@ def psro_html(state: PsroState, seed: int) -> str:
     charts = [_distance(state), _mixtures(state)]
     page.charts("Towards an equilibrium", [figure_of(one) for one in charts if one is not None])
     caption = (
-        "Mean reward of the row against the column over both seats. Rankings and games to read are in "
-        "payoffs/tournament.html."
+        f"Mean reward of the row against the column{' in all other seats' * (state.seats > 2)}, over all "
+        "orders of seats. Rankings and games to read are in payoffs/tournament.html."
     )
     page.charts("Who beats whom", [payoff_map(state.matrix, range(len(state.members)), caption)])
     return page.html()
@@ -71,8 +74,11 @@ def _exact_cell(one: Iteration) -> Cell | str:
     return figure_cell(value, "exact", exactly=True, is_playable=one.is_playable)
 
 
-def _gain_note(state: PsroState) -> str:
-    return f"{GAIN}; {BOUND if state.matrix.is_zero_sum else NO_BOUND}"
+def _limits(state: PsroState) -> list[str]:
+    """Return what the mixture does not tell, by what is played."""
+    if state.seats > 2:
+        return [MANY_SEATS]
+    return [] if state.solver in ("prd", "uniform") or state.matrix.is_zero_sum else [NOT_ZERO_SUM]
 
 
 def _gain_text(one: Iteration) -> str:
@@ -98,7 +104,7 @@ def _distance(state: PsroState) -> Chart | None:
     gains = {float(at - 1): one.gain for at, one in enumerate(state.iterations) if one.gain is not None}
     lines = [Line("NashConv", [*exact], [*exact.values()])] if exact else []
     lines += [banded_line("gain of the best response to it", gains)] if gains else []
-    caption = f"The mixture after each iteration, from 0. {_gain_note(state) if gains else ''}".strip()
+    caption = f"The mixture after each iteration, from 0. {GAIN if gains else ''}".strip()
     return chart("How exploitable", lines, caption)
 
 

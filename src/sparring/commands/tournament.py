@@ -107,7 +107,7 @@ def tournament_of(
     """Return the tournament of members; ``serve`` serves their adapters in place of this process."""
     base = base_of(members)
     settings = TournamentSettings(
-        venue.settings,
+        venue.settings | ({"repeats": True} if schedule.repeats else {}),
         {"base_model": base.name, "dtype": base.dtype, "quantization": base.quantization},
         schedule.seed,
         [

@@ -55,6 +55,8 @@ def print_tournament(rankings: Rankings, failures: Mapping[str, int], console: C
     if rankings.matrix is not None:
         _print_matrix(rankings, rankings.matrix, console)
     console.print(table_text(_ranking(rankings, briefly=True)))
+    console.print()
+    console.print(table_text(_by_seat(rankings)))
     most_first = sorted(failures.items(), key=lambda item: -item[1])
     for reason, count in most_first:
         console.print(Text(one_line(f"{counted(count, 'game')} failed and did not count: {reason}")))
@@ -72,6 +74,7 @@ def tournament_html(
     page = Page(f"Tournament of {env_name(env_id)}", escape(f"{members}, {who}, seed {seed}"))
     page.tiles(_tiles(table, rankings))
     page.table("Ranking", _ranking(rankings))
+    page.table("By role" if _have_roles(rankings) else "By seat", _by_seat(rankings))
     if matrix is not None:
         place = {uid: row for row, uid in enumerate(matrix.members)}
         order = [place[one.uid] for one in rankings.members]
@@ -151,6 +154,21 @@ def _ranking(rankings: Rankings, *, briefly: bool = False) -> Table:
         notes += [] if matrix.is_zero_sum else [NOT_ZERO_SUM]
         notes += [*_dominated(rankings), *_cycles(rankings)]
     return Table(("", *(column.head for column in columns)), [("", "", rows)], notes)
+
+
+def _have_roles(rankings: Rankings) -> bool:
+    return rankings.seats != tuple(map(str, range(len(rankings.seats))))
+
+
+def _by_seat(rankings: Rankings) -> Table:
+    """Return the mean reward of each member in each seat."""
+    rows = [
+        [f"{number} {one.uid}", *map(score_text, one.by_seat)]
+        for number, one in enumerate(rankings.members, start=1)
+    ]
+    return Table(
+        (f"Mean reward in{'' if _have_roles(rankings) else ' seat'}", *rankings.seats), [("", "", rows)]
+    )
 
 
 def _dominated(rankings: Rankings) -> Iterator[str]:

@@ -136,12 +136,14 @@ class PsroSettings(Settings):
 
     iterations: int = Field(default=8, ge=1, le=100_000)
     """Number of best responses."""
-    solver: MetaStrategy = "nash"
-    """The mixture that a best response is trained against: `nash` (the equilibrium of maximum entropy, the
-    double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform` (fictitious
-    play)."""
+    solver: MetaStrategy | None = None
+    """The mixture that a best response is trained against: `nash` (for two seats: the equilibrium of maximum
+    entropy, the double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform`
+    (fictitious play). By default `nash`, or `prd` with more than two seats and in OpenSpiel's games for two
+    that are not zero-sum."""
     payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
-    """Number of games for each pair of members, half of them in each order of seats."""
+    """Number of games for each pair of members, or group that fills the seats, as many in every order of
+    seats."""
     patience: Annotated[int, FOR_GAMES] = Field(default=3, ge=1, le=10_000_000)
     """A best response is complete after this many evaluations in a row against the mixture without progress,
     as in `evaluation.patience`, and after `learning.steps` updates at the latest."""

@@ -1,17 +1,15 @@
 """What a trained best response gains over the policy that it answers, estimated from games."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparring.core import PlaySpec, SparringError, derive_seed
-from sparring.core.confidence_intervals import NORMAL_95, Interval, mean_interval
+from sparring.core.confidence_intervals import Interval, mean_interval
 from sparring.evaluation.match import Agent, Play, SeatedGame, drawn, play_games
 from sparring.evaluation.results import NashConvResult, failures_text
 from sparring.evaluation.venues import Venue
-from sparring.population.payoffs import PayoffMatrix
 
 LEAST_ROUNDS = 20
 """In fewer rounds, gains that happen to be alike would have an interval without width."""
@@ -167,25 +165,6 @@ def gains_of(
         rounds.setdefault(game // num_players, []).append(best[game] - own[game])
     complete = [sum(gains) for gains in rounds.values() if len(gains) == num_players]
     return Gains(seats=seats, total=_mean(complete), rounds=len(complete), failures=dict(failures or {}))
-
-
-def gain_over_mixture(matrix: PayoffMatrix, uid: str, mixture: Mapping[str, float]) -> Interval:
-    """Return what a member gains against a mixture of others over the mixture itself, over both seats.
-
-    In a zero-sum game a mixture earns 0 against itself, on average over seats. So the gain is twice the mean
-    of the member's advantage over each other member, weighted by the mixture, and at most the mixture's
-    NashConv. The 95% interval is that of the games, which are independent of the mixture.
-    """
-    place = {name: row for row, name in enumerate(matrix.members)}
-    row = place[uid]
-    mean = variance = 0.0
-    for name, weight in mixture.items():
-        column = place[name]
-        error = matrix.advantage_error_MM[row, column]
-        mean += 2 * weight * float(matrix.advantage_MM[row, column])
-        variance += (2 * weight * float(error)) ** 2
-    spread = NORMAL_95 * math.sqrt(variance)
-    return Interval(mean - spread, mean, mean + spread)
 
 
 def _mean(values: Sequence[float]) -> Interval:

@@ -235,7 +235,8 @@ def play_of_game(arena: Arena, episode: GameEpisode, retries: int = RETRIES) -> 
 def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Sequence[str]) -> Play:
     """Return what plays one of a program's requests, which the seed chooses; its seats are these roles.
 
-    A role earns its mean score over the arena's :meth:`~sparring.core.Arena.outcomes`.
+    A role earns its mean reward over the rollout and its sub-episodes: what a best response is trained on.
+    One that nothing paid, such as solvers of a proposal that is none, earns 0.
     """
 
     async def play(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
@@ -243,7 +244,7 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
         agents = {**request.agents, **dict(zip(roles, spec.agents, strict=True))}
         meta = request.meta | {"rollout_id": rollout_id, "seed": spec.seed}
         (result,) = await arena.generate_rollouts([replace(request, agents=agents, meta=meta)])
-        earned = earned_by_role(arena, result, roles)
+        earned = earned_by_role(result, roles)
         if isinstance(earned, str):
             return earned
         return SeatedGame(earned, None, result.rollout, result.children)
@@ -251,15 +252,18 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
     return play
 
 
-def earned_by_role(arena: Arena, result: GenerateResult, roles: Sequence[str]) -> list[float] | str:
-    """Return the mean score of each role over the matches of an episode, or why there is none."""
+def earned_by_role(result: GenerateResult, roles: Sequence[str]) -> list[float] | str:
+    """Return the mean reward of each role over an episode and its sub-episodes, or why there is none.
+
+    A role that nothing paid, such as the solvers of a proposal that is none, earns 0.
+    """
     if result.rollout.error:
         return result.rollout.error
-    outcomes = arena.outcomes(result)
-    scores = [[one[role] for one in outcomes if role in one] for role in roles]
-    if not all(scores):
-        return f"the episode gave no reward to {roles[scores.index([])]}"
-    return [sum(one) / len(one) for one in scores]
+    rollouts = result.all_rollouts()
+    paid = [[one.rewards[role] for one in rollouts if role in one.rewards] for role in roles]
+    if not any(paid):
+        return f"the episode gave no reward to {' or '.join(roles)}"
+    return [sum(one) / max(len(one), 1) for one in paid]
 
 
 def by_seat(model: Models, num_players: int) -> list[str | Mixture[str]]:

@@ -6,9 +6,8 @@ Multiagent Reinforcement Learning", 2017, arXiv 1711.00832.
 """
 
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,12 +18,14 @@ from sparring.core import InputError, SparringError
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import write_file
 from sparring.core.manifest import sealed, unsealed
-from sparring.evaluation.best_response import gain_over_mixture
+from sparring.core.play import MetaStrategy
 from sparring.evaluation.tournament import TournamentResult
-from sparring.population import PayoffMatrix
+from sparring.population import PayoffMatrix, PayoffTable
+from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
 from sparring.population.meta_strategies import meta_strategy
 
 STATE = "psro.json"
+LEAST_GAMES = 4
 DIGITS = 4
 """Probabilities are rounded to the accuracy of the solvers, so that no member plays for their noise."""
 
@@ -34,8 +35,8 @@ class Iteration(msgspec.Struct):
 
     Attributes:
         member: the member that joined, after so many ``updates`` and ``training_games``.
-        payoff_games: finished games in the payoff matrix, of all pairs together.
-        gain: over the mixture that it was trained against, summed over both seats.
+        payoff_games: finished games of payoffs, of all pairs or groups together.
+        gain: over the mixture that it was trained against, summed over the seats.
         mixture: the probability of each member, solved with the new one.
         nash_conv: NashConv of the new mixture; ``None`` if it is not asked for.
         is_playable: whether the mixture gives legal answers often enough for ``nash_conv`` to say anything.
@@ -52,24 +53,30 @@ class Iteration(msgspec.Struct):
 
 
 class PsroState(msgspec.Struct):
-    """The content of ``psro.json``. Matrices have a row and a column for each member, in order.
+    """The content of ``psro.json``.
 
-    ``payoffs`` are what the row earns against the column, the mean over both seats, of so many ``games``.
+    ``payoffs`` with ``standard_error`` and number of ``games`` are those of :class:`GroupPayoffs`, nested
+    lists: with two seats, what the row earns against the column, the mean over both seats.
     """
 
     env_id: str
-    solver: str
+    solver: MetaStrategy
     members: list[str]
-    payoffs: list[list[float]]
-    standard_error: list[list[float]]
-    games: list[list[int]]
+    payoffs: list[Any]
+    standard_error: list[Any]
+    games: list[Any]
     iterations: list[Iteration]
 
     @property
+    def seats(self) -> int:
+        """The number of seats."""
+        return np.ndim(self.payoffs)
+
+    @property
     def matrix(self) -> PayoffMatrix:
-        """The payoffs."""
+        """What the row earns in one seat against the column in all others."""
         numbers = (np.array(one) for one in (self.payoffs, self.standard_error, self.games))
-        return PayoffMatrix(tuple(self.members), *numbers)
+        return GroupPayoffs(tuple(self.members), *numbers).matrix
 
 
 class Response(NamedTuple):
@@ -84,20 +91,22 @@ def find_equilibrium(
     settings: PsroSettings,
     directory: Path,
     *,
+    seats: int,
     respond: Callable[[int, Mapping[str, float]], Response | None],
     play: Callable[[list[str]], TournamentResult],
     measure: Callable[[Mapping[str, float]], tuple[float | None, bool]],
     on_state: Callable[[PsroState], None],
 ) -> PsroState | None:
-    """Run the iterations that ``psro.json`` in the directory does not have, in a venue with two seats.
+    """Run the iterations that ``psro.json`` in the directory does not have.
 
     What is passed in does the same if it is given again, so that a kill at any time loses nothing.
 
     Args:
-        name: of what is played.
+        name: of what is played, in so many ``seats``.
         respond: makes the member with this number, from 1 on, a best response to a mixture of those before
             it; ``None`` interrupts.
-        play: lets all pairs of these members play; games that were played before are not played again.
+        play: lets all groups of these members play, in which a member may have several seats, unless there
+            are two whose rewards always have the same sum. Games are not played again.
         measure: the NashConv of a mixture, if it is known, and whether the mixture can be played.
         on_state: called with what is known at the beginning and after each iteration.
 
@@ -106,13 +115,16 @@ def find_equilibrium(
 
     Raises:
         InputError: ``psro.json`` is damaged.
-        SparringError: a pair did not finish enough games.
+        SparringError: a pair or group did not finish enough games.
     """
     state = read_state(directory)
     if state is None:
         first = member_name(0)
         iteration = Iteration(first, 0, 0, 0, None, {first: 1.0}, *measure({first: 1.0}))
-        state = PsroState(name, settings.solver, [first], [[0.0]], [[0.0]], [[0]], [iteration])
+        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
+        none = np.zeros((1,) * seats)
+        nothing = none.tolist(), none.tolist(), none.astype(int).tolist()
+        state = PsroState(name, solver, [first], *nothing, [iteration])
         directory.mkdir(parents=True, exist_ok=True)
         write_state(directory, state)
     while True:
@@ -124,16 +136,17 @@ def find_equilibrium(
         if response is None:
             return None
         joined = member_name(number)
-        matrix = _payoffs(play, [*state.members, joined])
-        mixture = _solved(settings, matrix)
-        games, gain = int(matrix.games_MM.sum()) // 2, gain_over_mixture(matrix, joined, before)
+        table = _played(play, [*state.members, joined])
+        payoffs = GroupPayoffs.of(table, [*state.members, joined])
+        mixture, gain = _solved(state.solver, payoffs), gain_over_mixture(table, joined, before)
+        games = sum(payoff.games for _, payoff in table.items())
         iteration = Iteration(joined, *response, games, gain, mixture, *measure(mixture))
         state = msgspec.structs.replace(
             state,
-            members=[*matrix.members],
-            payoffs=matrix.mean_MM.tolist(),
-            standard_error=matrix.error_MM.tolist(),
-            games=matrix.games_MM.tolist(),
+            members=[*payoffs.members],
+            payoffs=payoffs.mean.tolist(),
+            standard_error=payoffs.error.tolist(),
+            games=payoffs.games.tolist(),
             iterations=[*state.iterations, iteration],
         )
         write_state(directory, state)
@@ -160,16 +173,21 @@ def write_state(directory: Path, state: PsroState) -> None:
     write_file(directory / STATE, sealed(msgspec.to_builtins(state)))
 
 
-def _payoffs(play: Callable[[list[str]], TournamentResult], members: list[str]) -> PayoffMatrix:
+def _played(play: Callable[[list[str]], TournamentResult], members: list[str]) -> PayoffTable:
+    """Return the payoffs; raise a SparringError unless each group finished four games, and each order one."""
     result = play(members)
-    for pair in combinations(members, 2):
-        if min(result.table.payoff(*seats).games for seats in (pair, pair[::-1])) < 2:
+    games: dict[tuple[str, ...], list[int]] = {}
+    for seating, payoff in result.table.items():
+        games.setdefault(tuple(sorted(seating)), []).append(payoff.games)
+    for group, finished in games.items():
+        if sum(finished) < LEAST_GAMES or not all(finished):
             reason = next(iter(result.failures), "")
-            raise SparringError(f"{' and '.join(pair)} did not finish four games: {reason}")
-    return result.table.matrix(members)
+            raise SparringError(f"{' and '.join(group)} did not finish four games: {reason}")
+    return result.table
 
 
-def _solved(settings: PsroSettings, matrix: PayoffMatrix) -> dict[str, float]:
-    solved = meta_strategy(settings.solver, matrix.advantage_MM)
+def _solved(solver: MetaStrategy, payoffs: GroupPayoffs) -> dict[str, float]:
+    known = payoffs.mean if payoffs.knows_copies else payoffs.matrix.advantage_MM
+    solved = meta_strategy(solver, known)
     weights = [round(float(one), DIGITS) for one in solved]
-    return {one: weight / sum(weights) for one, weight in zip(matrix.members, weights, strict=True)}
+    return {one: weight / sum(weights) for one, weight in zip(payoffs.members, weights, strict=True)}

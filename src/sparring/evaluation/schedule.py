@@ -1,12 +1,14 @@
 """Which games a tournament plays: every group of members in every order of seats, the same deal in all.
 
-In a game for two the groups are pairs. Elsewhere a group has as many members as the game has seats.
+In a game for two the groups are pairs. Elsewhere a group has as many members as the game has seats. With
+``repeats``, a member may have several seats, so that what a mixture earns is known.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice, permutations
+from functools import lru_cache
+from itertools import combinations, combinations_with_replacement, permutations
 from statistics import NormalDist
 
 from sparring.core import InputError, derive_seed
@@ -39,7 +41,8 @@ class GameSchedule:
     """The games between members, in batches.
 
     Each group plays ``games``, rounded up to whole rounds of all orders of seats. A ``budget`` is the total
-    number: after the first games of all groups, the rest go where they matter most, see :func:`worth`.
+    number: after the first games of all groups, the rest go where they matter most, see :func:`worth`. With
+    ``repeats``, a group may have a member several times, and there is no budget.
 
     Raises:
         InputError: a number is too large, there are fewer members than seats or too many seats, or the budget
@@ -47,16 +50,25 @@ class GameSchedule:
     """
 
     def __init__(
-        self, uids: Sequence[str], games: int, budget: int | None, seed: int, players: int = 2
+        self,
+        uids: Sequence[str],
+        games: int,
+        budget: int | None,
+        seed: int,
+        players: int = 2,
+        *,
+        repeats: bool = False,
     ) -> None:
-        if len(uids) < players:
+        if len(uids) < players and not repeats:
             problem = f"{len(uids)} members cannot take {players} seats"
             raise InputError("members", problem, f"Name {players} or more")
         if players > MAX_SEATS:
             problem = f"{players} seats have {math.factorial(players):,} orders, of which a group plays all"
             raise InputError("players", problem, f"Play a game for at most {MAX_SEATS}")
         # In this order further members change the number of no group.
-        self.groups = sorted(combinations(range(len(uids)), players), key=lambda group: group[::-1])
+        groups = combinations_with_replacement if repeats else combinations
+        self.groups = sorted(groups(range(len(uids)), players), key=lambda group: group[::-1])
+        self.repeats = repeats
         self.uids = list(uids)
         self.round = math.factorial(players)
         self.games = math.ceil(games / self.round) * self.round
@@ -95,9 +107,10 @@ class GameSchedule:
 
     def game(self, group: int, index: int) -> ScheduledGame:
         """Return one game of a group."""
+        orders = _orders(self.groups[group])
+        deal, order = divmod(index, len(orders))
+        seating = tuple(self.uids[member] for member in orders[order])
         names = [self.uids[member] for member in self.groups[group]]
-        deal, order = divmod(index, self.round)
-        seating = next(islice(permutations(names), order, None))
         seed = derive_seed(self.seed, "tournament", *names, deal)
         return ScheduledGame(group * MAX_GAMES + index, seating, index, deal, seed)
 
@@ -124,6 +137,12 @@ class GameSchedule:
             for seat in range(len(seating))
         ]
         return 0.0, math.sqrt(sum(squares) / len(squares))
+
+
+@lru_cache(maxsize=256)
+def _orders(group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the different orders of seats of a group."""
+    return list(dict.fromkeys(permutations(group)))
 
 
 def worth(gap: float, deviation: float, games: int) -> tuple[float, int]:

@@ -100,7 +100,7 @@ class Tournament:
             reason = next(iter(failures), "there was none")
             raise SparringError(f"no game of the tournament could be finished: {reason}")
         with progress.doing("ranking the members"):
-            rankings = rank(table, self.schedule.uids, _in_order(files, table))
+            rankings = rank(table, self.schedule.uids, _in_order(files, table), self.venue.seats)
         known = files.nash_convs if self.exact else {}
         members = [replace(one, nash_conv=known.get(one.uid)) for one in rankings.members]
         return TournamentResult(table, replace(rankings, members=members), dict(failures))

@@ -26,14 +26,15 @@ PACKAGES = ("cvxpy", "matplotlib", "networkx")
 """What the extra ``populations`` installs."""
 
 
-def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of each of M members in a symmetric zero-sum game for two.
+def meta_strategy(name: MetaStrategy, payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the probability of each of M members, from which every seat of a symmetric game draws by itself.
 
-    - ``nash``: the Nash equilibrium of maximum entropy, as in Nash averaging (Balduzzi et al., 2018,
-      "Re-evaluating evaluation"). Copies of a member share its probability and change nothing else.
-    - ``alpharank``: the stationary distribution of alpha-rank in one population (Omidshafiei et al., 2019,
-      "alpha-Rank: multi-agent evaluation by evolution") in the limit of infinite alpha, as in OpenSpiel's
-      PSRO. It depends only on who beats whom, not by how much.
+    - ``nash``: for two seats, the Nash equilibrium of maximum entropy, as in Nash averaging (Balduzzi et al.,
+      2018, "Re-evaluating evaluation"). Copies of a member share its probability and change nothing else.
+    - ``alpharank``: the stationary distribution of alpha-rank (Omidshafiei et al., 2019, "alpha-Rank:
+      multi-agent evaluation by evolution") in the limit of infinite alpha, as in OpenSpiel's PSRO: for two
+      seats in one population, for more in one of each seat, of which a seat's share is taken. It depends only
+      on who does better, not by how much.
     - ``prd``: projected replicator dynamics (Lanctot et al., 2017, "A unified game-theoretic approach to
       multiagent reinforcement learning"), the average over OpenSpiel's number of iterations, which takes
       seconds.
@@ -41,22 +42,26 @@ def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArra
 
     Args:
         name: one of these.
-        payoffs_MM: what the row earns against the column. Only its antisymmetric part counts, half of what
-            the row earns more than the column.
+        payoffs: an axis of length M for each seat: what the first earns beside the others, whose order does
+            not matter. For two seats, only the antisymmetric part counts for ``nash`` and ``alpharank``, half
+            of what the row earns more than the column.
 
     Raises:
         InputError: the extra ``populations`` is not installed.
         SparringError: the solver of ``nash`` fails.
-        ValueError: there is no member, or a payoff is not finite: a pair that did not meet is not a draw.
+        ValueError: there is no member, or a payoff is not finite: a pair that did not meet is not a draw; or
+            ``nash`` of more than two seats.
     """
-    payoffs_MM = np.asarray(payoffs_MM, dtype=np.float64)
-    if not payoffs_MM.size or not np.isfinite(payoffs_MM).all():
+    payoffs = np.asarray(payoffs, dtype=np.float64)
+    if not payoffs.size or not np.isfinite(payoffs).all():
         raise ValueError("a meta-strategy needs the payoff of every pair")
-    if name == "uniform" or len(payoffs_MM) == 1:
-        return np.full(len(payoffs_MM), 1 / len(payoffs_MM))
+    if name == "nash" and payoffs.ndim > 2:
+        raise ValueError("nash is for two seats")
+    if name == "uniform" or len(payoffs) == 1:
+        return np.full(len(payoffs), 1 / len(payoffs))
     check_installed("meta-strategy", "populations", *PACKAGES)
     solver = {"nash": _nash, "alpharank": _alpharank, "prd": _prd}[name]
-    weights_M: NDArray[np.float64] = np.maximum(solver((payoffs_MM - payoffs_MM.T) / 2), 0.0)
+    weights_M: NDArray[np.float64] = np.maximum(solver(payoffs), 0.0)
     weights_M /= weights_M.sum()
     return weights_M
 
@@ -87,6 +92,7 @@ def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
     from cvxpy.error import SolverError
     from open_spiel.python.algorithms.nash_averaging import nash_averaging
 
+    payoffs_MM = _antisymmetric(payoffs_MM)
     largest = float(np.abs(payoffs_MM).max()) or 1.0
     for unit in (1.0, *(largest * factor for factor in _OTHER_UNITS)):
         matrix_MM = payoffs_MM / unit
@@ -96,18 +102,28 @@ def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
     raise SparringError(f"no equilibrium of {len(payoffs_MM)} members was found in any of several units")
 
 
-def _alpharank(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+def _alpharank(payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
     from open_spiel.python.egt import alpharank
 
+    tables = [_antisymmetric(payoffs)] if payoffs.ndim == 2 else _by_seat(payoffs)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints each noise level that is too small
-        return np.asarray(alpharank.sweep_pi_vs_epsilon([payoffs_MM]))
+        found = np.asarray(alpharank.sweep_pi_vs_epsilon(tables))
+    return found if payoffs.ndim == 2 else found.reshape(len(payoffs), -1).sum(axis=1)
 
 
-def _prd(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+def _prd(payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
     from open_spiel.python.algorithms.projected_replicator_dynamics import projected_replicator_dynamics
 
-    row_M, _ = projected_replicator_dynamics([payoffs_MM, -payoffs_MM])
-    return np.asarray(row_M)
+    return np.asarray(projected_replicator_dynamics(_by_seat(payoffs))[0])
+
+
+def _antisymmetric(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (payoffs_MM - payoffs_MM.T) / 2
+
+
+def _by_seat(payoffs: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Return what each seat earns, by the members in the seats."""
+    return [np.moveaxis(payoffs, 0, seat) for seat in range(payoffs.ndim)]
 
 
 class ResampledShare(NamedTuple):

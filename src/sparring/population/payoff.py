@@ -1,10 +1,11 @@
 """Payoff and Rounds: finished games as sums from which means and errors follow.
 
-In a round, different members play the same deal in all orders of seats. Luck with the cards is then nearly
+In a round, members play the same deal in all different orders of seats. Luck with the cards is then nearly
 the same for all of them, so the mean of a round varies less than the mean of as many independent games.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -97,10 +98,10 @@ class Rounds:
         group = tuple(sorted(seating))
         games = self._open.setdefault((group, deal), {})
         games[seating] = rewards
-        if len(games) < math.factorial(len(group)):
+        if len(games) < orders(group):
             return
         del self._open[group, deal]
-        means = [sum(one[names.index(uid)] for names, one in games.items()) / len(games) for uid in group]
+        means = [sum(mean_of(uid, *one) for one in games.items()) / len(games) for uid in group]
         self._means.setdefault(group, Payoff.empty(len(group))).add(means, None)
         self._range = min(self._range[0], *means), max(self._range[1], *means)
 
@@ -120,3 +121,15 @@ class Rounds:
         gone = {*uids}
         self._means = {group: one for group, one in self._means.items() if not gone & {*group}}
         self._open = {key: one for key, one in self._open.items() if not gone & {*key[0]}}
+
+
+def orders(group: Sequence[str]) -> int:
+    """Return the number of different orders of seats of members, some of whom may have several seats."""
+    return math.factorial(len(group)) // math.prod(map(math.factorial, Counter(group).values()))
+
+
+def mean_of(uid: str, seating: Seating, rewards: Sequence[float]) -> float:
+    """Return the mean reward of the seats that a member has."""
+    return sum(reward for one, reward in zip(seating, rewards, strict=True) if one == uid) / seating.count(
+        uid
+    )

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -176,20 +177,42 @@ class PayoffTable:
         return max((len(seating) for seating in self._payoffs), default=2)
 
     def score(self, uid: str, members: Collection[str]) -> Interval | None:
-        """Return a member's mean reward with its 95% interval; ``None`` if it did not play.
+        """Return a member's mean reward with its 95% interval; ``None`` if it met nobody.
 
-        Every seating with different members, all of them among ``members``, has the same weight, however many
+        Every seat that it has beside others, all of them among ``members``, has the same weight, however many
         games it has.
         """
-        played = [
-            (seating, seating.index(uid))
-            for seating, payoff in self.items()
-            if uid in seating and len({*seating} & {*members}) == len(seating) and payoff.games
-        ]
+        played = self._met(uid, members)
         if not played:
             return None
         mean, error = self._mean_of_seats(played)
         return Interval(mean - NORMAL_95 * error, mean, mean + NORMAL_95 * error)
+
+    def score_in(self, seat: int, uid: str, members: Collection[str]) -> Interval | None:
+        """Return a member's mean reward in one seat, as :meth:`score`.
+
+        Games of one group may share deals, so an upper bound of their error is taken: the mean of the errors.
+        """
+        played = [seating for seating, place in self._met(uid, members) if place == seat]
+        if not played:
+            return None
+        errors: dict[Seating, float] = {}
+        for seating in played:
+            group = tuple(sorted(seating))
+            errors[group] = errors.get(group, 0.0) + self.payoff(*seating).error(seat, self.reward_range)
+        mean = sum(self.payoff(*seating).mean(seat) for seating in played) / len(played)
+        spread = NORMAL_95 * math.hypot(*errors.values()) / len(played)
+        return Interval(mean - spread, mean, mean + spread)
+
+    def beside(self, uid: str, others: Sequence[str]) -> tuple[float, float, int]:
+        """Return what a member earns where these have the other seats, its standard error, and the games.
+
+        Every order of seats that was played has the same weight. Without games, the mean is NaN and the error
+        infinite.
+        """
+        seatings = [one for one in {*permutations((uid, *others))} if self.payoff(*one).games]
+        played = [(one, seat) for one in sorted(seatings) for seat in range(len(one)) if one[seat] == uid]
+        return *self._mean_of_seats(played), sum(self.payoff(*one).games for one in seatings)
 
     def forget(self, uids: Collection[str]) -> None:
         """Delete every seating with one of these members. The numbers of their games stay known."""
@@ -264,6 +287,16 @@ class PayoffTable:
             for entry in state["payoffs"]
         }
 
+    def _met(self, uid: str, members: Collection[str]) -> list[tuple[Seating, int]]:
+        """Return the seatings and seats in which a member met others, all of them among ``members``."""
+        return [
+            (seating, seat)
+            for seating, payoff in self.items()
+            if len({*seating}) > 1 and {*seating} <= {*members} and payoff.games
+            for seat, one in enumerate(seating)
+            if one == uid
+        ]
+
     def _entry(self, seating: Sequence[str]) -> Payoff:
         return self._payoffs.setdefault(tuple(seating), Payoff.empty(len(seating)))
 
@@ -283,7 +316,10 @@ class PayoffTable:
         error = self._rounds.error(group, seating[seat], games / len(played))
         if error is not None:
             return len(played) * error
-        return math.hypot(*(self.payoff(*one).error(seat, self.reward_range) for one, seat in played))
+        by_seating: dict[Seating, float] = {}  # the seats of one game vary together
+        for one, seat in played:
+            by_seating[one] = by_seating.get(one, 0.0) + self.payoff(*one).error(seat, self.reward_range)
+        return math.hypot(*by_seating.values())
 
 
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]

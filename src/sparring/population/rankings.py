@@ -31,6 +31,7 @@ class MemberRank:
         invalid: those that an invalid move of its own ended.
         score: its mean reward against the field: every other member it met has the same weight; in a game for
             three or more, every order of seats of every group.
+        by_seat: the same in each seat, or role of a program.
         bradley_terry: its Bradley-Terry rating.
         trueskill: its TrueSkill rating, mean and standard deviation.
         nash: its share in the Nash equilibrium of maximum entropy, with its resampled range.
@@ -45,6 +46,7 @@ class MemberRank:
     games: int
     invalid: int
     score: Interval | None
+    by_seat: tuple[Interval | None, ...]
     bradley_terry: Interval | None
     trueskill: Rating
     nash: ResampledShare | None
@@ -71,11 +73,13 @@ class Rankings:
             for three or more.
         members: best expected score first.
         cycles: games that go in circles.
+        seats: the names of the seats.
     """
 
     matrix: PayoffMatrix | None
     members: list[MemberRank]
     cycles: list[Cycle]
+    seats: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values.
@@ -87,13 +91,17 @@ class Rankings:
             "members": [
                 {name: _json_able(value) for name, value in vars(member).items()} for member in self.members
             ],
+            "seats": list(self.seats),
             "resamples": RESAMPLES,
             "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
         }
 
 
 def rank(
-    table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
+    table: PayoffTable,
+    members: Sequence[str],
+    games: Iterable[tuple[Seating, Sequence[float]]],
+    seats: Sequence[str] = (),
 ) -> Rankings:
     """Rank members by every measure.
 
@@ -106,12 +114,14 @@ def rank(
         members: the members to rank; others are left out.
         games: the same games with their rewards, in an order that does not depend on which ended first, for
             TrueSkill.
+        seats: the names of the seats; by default their numbers.
 
     Raises:
         InputError: the extra ``populations`` is not installed.
     """
+    seats = tuple(seats) or tuple(map(str, range(table.seats)))
     if table.seats > 2:
-        return _rank_groups(table, members, games)
+        return _rank_groups(table, members, games, seats)
     matrix = table.matrix(members)
     rated = _trueskill(members, games)
     bradley_terry_M = bradley_terry(Results.of(table, list(members)))
@@ -124,6 +134,7 @@ def rank(
             games=int(matrix.games_MM[row].sum()),
             invalid=_invalid(table, members, uid),
             score=_field_score(matrix, row),
+            by_seat=_by_seat(table, uid, members),
             bradley_terry=bradley_terry_M[row],
             trueskill=rated[uid],
             nash=None if nash_M is None else nash_M[row],
@@ -136,26 +147,30 @@ def rank(
     found = [
         Cycle(_in_order(group, members), tuple(way)) for group, way in cycles(matrix.members, beats(matrix))
     ]
-    return Rankings(matrix, _best_first(ranks), found)
+    return Rankings(matrix, _best_first(ranks), found, seats)
 
 
 def _rank_groups(
-    table: PayoffTable, members: Sequence[str], games: Iterable[tuple[Seating, Sequence[float]]]
+    table: PayoffTable,
+    members: Sequence[str],
+    games: Iterable[tuple[Seating, Sequence[float]]],
+    seats: tuple[str, ...],
 ) -> Rankings:
     rated = _trueskill(members, games)
     ranks = []
     for uid in members:
         mine = [
-            (payoff, seating.index(uid))
+            (payoff, [seat for seat, one in enumerate(seating) if one == uid])
             for seating, payoff in table.items()
-            if uid in seating and len({*seating} & {*members}) == len(seating)
+            if uid in seating and {*seating} <= {*members} and len({*seating}) > 1
         ]
         ranks.append(
             MemberRank(
                 uid=uid,
                 games=sum(payoff.games for payoff, _ in mine),
-                invalid=sum(payoff.invalid[seat] for payoff, seat in mine),
+                invalid=sum(payoff.invalid[seat] for payoff, held in mine for seat in held),
                 score=table.score(uid, members),
+                by_seat=_by_seat(table, uid, members),
                 bradley_terry=None,
                 trueskill=rated[uid],
                 nash=None,
@@ -164,7 +179,11 @@ def _rank_groups(
                 dominated_by=None,
             )
         )
-    return Rankings(None, _best_first(ranks), [])
+    return Rankings(None, _best_first(ranks), [], seats)
+
+
+def _by_seat(table: PayoffTable, uid: str, members: Sequence[str]) -> tuple[Interval | None, ...]:
+    return tuple(table.score_in(seat, uid, members) for seat in range(table.seats))
 
 
 def _best_first(ranks: list[MemberRank]) -> list[MemberRank]:

@@ -36,8 +36,7 @@ class ProgramPayoffs:
         results = await self.arena.generate_rollouts([self._request(one, batch) for one in games])
         for game, result in zip(self.pool.payoffs.take(), results, strict=True):
             seating = [game.first, game.second]
-            with own_code("the program's outcomes failed"):
-                earned = earned_by_role(self.arena, result, self.roles)
+            earned = earned_by_role(result, self.roles)
             if isinstance(earned, str):
                 failed.append(earned)
                 self.pool.payoffs.add_failure(game.number, seating)

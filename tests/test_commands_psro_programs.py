@@ -1,0 +1,85 @@
+"""PSRO, tournaments and best responses of every kind of program, with as many roles as each trains."""
+
+import json
+import math
+import statistics
+
+import pytest
+
+from matrices import first_of
+from program_files import write_program
+from program_runs import PROOFS, SMALL
+from sparring.commands.exploit import Budget, exploit
+from sparring.commands.psro import psro
+from sparring.commands.tournament import tournament
+from sparring.config import load_config
+from tournaments import few_resamples  # noqa: F401 - a fixture
+
+DEBATE = {"program.num_rounds": "1", "program.max_tokens": "4", "program.evaluation_debates": "2"}
+CASES = {
+    "own": ("OWN", {"psro.solver": "uniform"}, ("Hider", "Seeker", "Caller")),
+    "proposer-solver": (
+        "proposer-solver",
+        {"program.batch_size": "4", "program.evaluation_proposals": "2", "program.solver_rollouts": "2"},
+        ("Proposer", "Solver"),
+    ),
+    "nip": ("nip", PROOFS, ("prover", "verifier")),
+    "debate": ("debate", DEBATE, ("Aff", "Neg")),
+    "sides": ("debate", DEBATE | {"program.neg_policy": "neg"}, ("Aff", "Neg")),
+    "debated proofs": ("debate-proof", PROOFS, ("prover0", "prover1", "verifier")),
+    "mnip": ("debate-proof", PROOFS | {"program.protocol": "mnip"}, ("prover0", "prover1", "verifier")),
+    "merlin_arthur": (
+        "debate-proof",
+        PROOFS | {"program.protocol": "merlin_arthur"},
+        ("prover0", "prover1", "verifier"),
+    ),
+    "adp": ("nip", PROOFS | {"program.protocol": "adp"}, ("prover", "verifier")),
+}
+
+
+def config_of(case, model, folder):
+    source, changes, roles = CASES[case]
+    if source == "OWN":
+        source = str(folder / "program.toml")
+        text = f'[program]\ntype = "python"\npath = "{write_program(folder)}:Three"\n'
+        (folder / "program.toml").write_text(text)
+    short = {"learning.steps": "1", "psro.payoff_games": "4", "psro.iterations": "1"}
+    return load_config(source, SMALL | changes | short | {"model.name": str(model)}), roles
+
+
+@pytest.mark.parametrize("case", first_of([*CASES]))
+def test_every_program_has_a_psro_and_its_members_meet(case, model, tmp_path):
+    config, roles = config_of(case, model, tmp_path)
+    found = psro(config, tmp_path / "psro")
+    seats = len(roles)
+    assert found.solver == ("uniform" if case == "own" else "nash" if seats == 2 else "prd")
+    assert found.seats == seats
+    least = math.ceil(4 / math.factorial(seats)) * math.factorial(seats)
+    assert found.iterations[1].payoff_games == (seats + 1) * least
+    gain = found.iterations[1].gain
+    assert gain.low <= gain.mid <= gain.high
+    member = str(tmp_path / "psro" / "member-001")
+    names = [str(tmp_path / "psro"), member, "base"]
+    held = tournament(names, None, tmp_path / "out", games=least)
+    assert held.failures == {}
+    read = json.loads((tmp_path / "out" / "payoffs.json").read_text())
+    assert read["rankings"]["seats"] == [*roles]
+    for one in read["rankings"]["members"]:
+        for seat, (_, mid, _) in enumerate(one["by_seat"]):
+            mine = [
+                row["mean"]
+                for row in read["payoffs"]
+                if (row["seat"], row["member"]) == (seat, one["uid"]) and len({*row["seating"]}) > 1
+            ]
+            assert mid == pytest.approx(statistics.fmean(mine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES])
+def test_every_program_has_best_responses(case, model, tmp_path):
+    config, roles = config_of(case, model, tmp_path)
+    psro(config, tmp_path / "psro")
+    member = str(tmp_path / "psro" / "member-001")
+    answered = exploit(member, None, tmp_path / "answer", Budget(updates=1, games=2 * len(roles)))
+    assert [(one.seat, one.games) for one in answered.seats] == [(role, 2) for role in roles]
+    assert answered.failures == {}
