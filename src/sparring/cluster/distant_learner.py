@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from sparring.cluster.transfer import send, take
 from sparring.core import InputError
 from sparring.core.adapters import MANIFEST_FILE
 from sparring.core.files import remove_directory
+from sparring.population.evolution import Child
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import LEARNED, log_files, saved_directories
@@ -125,10 +126,10 @@ class DistantLearner:
         async with self._pushed():
             return self._told(await self._service.update(step, batch, state))
 
-    async def start_again(self, step: int, policies: list[str]) -> Saved:
+    async def start_again(self, step: int, policies: list[str], children: Sequence[Child] = ()) -> Saved:
         """See :meth:`LearnerService.start_again`."""
         async with self._pushed():
-            return self._told(await self._service.start_again(step, policies))
+            return self._told(await self._service.start_again(step, policies, children))
 
     async def results(self) -> dict[str, str | None]:
         """See :meth:`LearnerService.results`."""

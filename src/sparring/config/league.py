@@ -12,6 +12,8 @@ from sparring.core.play import LeagueRole
 
 SEATS = (0, 1)
 """A league plays games for two."""
+FEWEST_COMPARED = 20
+"""The games on which players can be compared: with fewer, the interval of a difference is too narrow."""
 
 
 class PlayerSettings(Settings):
@@ -24,6 +26,19 @@ class PlayerSettings(Settings):
     """Its share of the training games, relative to the other players'."""
     seats: list[Annotated[int, Field(ge=0, le=1)]] = Field(default=list(SEATS), max_length=2)
     """The seats that it plays; by default both."""
+
+
+class EvolutionSettings(Settings):
+    """Players of one role and the same seats are compared, and the worst is replaced by a child of better
+    ones."""
+
+    every: int = Field(default=20, ge=1, le=10_000_000)
+    """Number of updates between two comparisons."""
+    games: int = Field(default=200, ge=FEWEST_COMPARED, le=10_000_000)
+    """Games that each player plays in each of `envs` against each of its evaluation opponents that stay the
+    same: scripts, `base` and adapters. The deals are the same for all players."""
+    noise: float = Field(default=0.02, ge=0, le=1)
+    """Standard deviation of the noise in each matrix of a child, relative to its root mean square."""
 
 
 class LeagueSettings(Settings):
@@ -47,10 +62,12 @@ class LeagueSettings(Settings):
     By default, it is frozen only every `population.add_every` updates."""
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """An exploiter is frozen after this many updates, however well it plays."""
+    evolution: EvolutionSettings | None = None
+    """Replacement of weak players. Nobody is replaced without it."""
 
     def rules(self) -> Iterable[Rule]:
         """There are players with seats, and shares of games that add up."""
-        return (self._players_are_possible, self._shares_add_up)
+        return (self._players_are_possible, self._shares_add_up, self._some_compete)
 
     def _players_are_possible(self) -> None:
         if not self.players:
@@ -63,6 +80,25 @@ class LeagueSettings(Settings):
     def _shares_add_up(self) -> None:
         if self.self_play + self.forgotten > 1:
             raise at_field("and league.self_play are together more than 1", "Lower one of them", "forgotten")
+
+    def _some_compete(self) -> None:
+        if self.evolution is not None and not self.rivals:
+            problem = "compares players, but no two have the same role and the same seats"
+            raise at_field(problem, "Add a second player of a role, or leave it out", "evolution")
+
+    @property
+    def rivals(self) -> list[list[str]]:
+        """The players that evolution compares: those of one role and the same seats, where there are two."""
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for name, player in self.players.items():
+            groups.setdefault((player.role, *sorted(player.seats)), []).append(name)
+        return [group for group in groups.values() if len(group) > 1]
+
+    @property
+    def may_start_again(self) -> list[str]:
+        """The players that may begin again, or be replaced."""
+        rivals = {name for group in self.rivals for name in group} if self.evolution is not None else set()
+        return [name for name in self.players if name in rivals or name in self.exploiters]
 
     @property
     def mains(self) -> list[str]:

@@ -11,8 +11,10 @@ from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
 from sparring.collection.pool_state import LeagueTurn
 from sparring.config import Config
-from sparring.core import Arena, SparringError
+from sparring.config.league import LeagueSettings
+from sparring.core import Arena, SparringError, derive_seed
 from sparring.core.records import EncodeAnswer, records_from_steps
+from sparring.population.evolution import Selection, select
 from sparring.population.pool_members import checkpoint_uid
 from sparring.run.evaluations import Evaluations
 from sparring.run.learners import Learners, Records, Saved, UpdateBatch, by_policy
@@ -192,6 +194,8 @@ class GameSource(PlaySource):
         self._league_figures: dict[str, float] = {}
         self._accounts: dict[str, int] = {}
         self._consumed = 0
+        self._play_seconds = 0.0
+        self._serving_logged = False
 
     async def shutdown(self) -> None:
         """End play and close the files."""
@@ -211,10 +215,12 @@ class GameSource(PlaySource):
 
     async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play until a batch can be drawn from the buffer."""
+        started = perf_counter()
         try:
             ready = await self.games.play(saved, progress)
         finally:
             self.serving.check()
+        self._play_seconds = perf_counter() - started
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
@@ -252,23 +258,60 @@ class GameSource(PlaySource):
         """
         if self.config.league is None:
             return saved
-        due: list[str] = await self.games.pool.players_due.remote(saved.step)
+        pool = self.games.pool
+        due: list[str] = await pool.players_due.remote(saved.step)
         paths = {
             player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
         }
-        turn: LeagueTurn = await self.games.pool.freeze_players.remote(saved.step, paths)
+        rivals: list[list[str]] = await pool.rivals.remote(saved.step, due)
+        selection = await self._select(saved, self.config.league, rivals)
+        turn: LeagueTurn = await pool.freeze_players.remote(saved.step, paths, selection)
         self._league_figures = turn.figures
-        if turn.again:
+        if turn.again or turn.children:
             await self.serve_copies()
-            saved = await self.learners.start_again(turn.again)
+            saved = await self.learners.start_again(turn.again, turn.children)
             await self.serving.publish(saved)
         return saved
 
+    async def _select(self, saved: Saved, league: LeagueSettings, rivals: list[list[str]]) -> Selection:
+        """Compare players, and return which are replaced.
+
+        Those that have learned nothing since they began are left out: they were replaced, and a version of a
+        policy has one adapter.
+        """
+        groups = [[player for player in group if saved.ages[player]] for group in rivals]
+        groups = [group for group in groups if len(group) > 1]
+        if league.evolution is None or not groups:
+            return Selection()
+        started = perf_counter()
+        await self._log_serving(self._play_seconds)
+        await self.serving.publish_results()
+        rewards = [
+            {
+                player: await self.evaluations.rewards(
+                    player, league.players[player].seats, league.evolution.games
+                )
+                for player in group
+            }
+            for group in groups
+        ]
+        self.serving.check()
+        self.serving.reset()
+        self.metrics.add({"time/evaluation_seconds": perf_counter() - started})
+        return select(rewards, league.evolution, derive_seed(self.config.seed, "evolution", saved.step))
+
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the accounts of games and steps, and the figures of a league."""
-        await self.serving.log(self.metrics, play_seconds)
+        await self._log_serving(play_seconds)
+        self._serving_logged = False
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self._accounts.items()})
         self.metrics.log({f"league/{name}": value for name, value in self._league_figures.items()})
+
+    async def _log_serving(self, play_seconds: float) -> None:
+        """Log the engines' statistics of an update's games, unless this was done before a comparison."""
+        if not self._serving_logged:
+            await self.serving.log(self.metrics, play_seconds)
+        self._serving_logged = True
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""
