@@ -26,6 +26,7 @@ PLACES = {
     "freeze": EmbeddedServing,
     "start_again": LocalLearners,
     "keep": LocalLearners,
+    "publish": EmbeddedServing,
 }
 
 

@@ -88,7 +88,7 @@ async def test_a_run_killed_after_the_line_of_an_update_keeps_the_copies_of_that
         metrics = RunMetrics(LocalHandle(tracker))
         client = MockInferenceClient(lambda messages, seed: "a")
         serving, program = Copying({one: one for one in POLICIES}), build_program(config)
-        source = Watched(config, directory, metrics, program, client, serving, 8)
+        source = Watched(config, directory, metrics, program, client, serving, learners, 8)
         source.watch(pools)
         return Trainer(config, directory, source, learners, metrics, Console(file=io.StringIO()))
 
@@ -143,7 +143,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     policies = ["default"]
     handle = LocalHandle(service)
     opponents = PlaySource(
-        config, directory, RunMetrics(None), serving, handle, policies, policies, client, 1
+        config, directory, RunMetrics(None), serving, handle, policies, policies, client, 1, learners
     )
     await opponents.add_members()
     needed: list[set[str]] = []

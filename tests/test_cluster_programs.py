@@ -15,6 +15,7 @@ from rich.console import Console
 
 from game_runs import metrics_of, quiet
 from program_files import write_program
+from program_leagues import BUNDLED, league_of
 from program_runs import OPPONENTS, PROOFS, SMALL, adapter, configure, uids_of
 from ray_faults import SPARRING, Command, Faults, alive, pid_of
 from sparring.cluster.run import train
@@ -157,6 +158,27 @@ def test_roles_that_meet_copies_learn_the_same_on_ray_as_in_one_process(model, t
     assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
     names = sorted(path.name for path in (tmp_path / "there" / "evaluation").glob("*.json"))
     assert names == sorted(path.name for path in (tmp_path / "here" / "evaluation").glob("*.json"))
+
+
+@pytest.mark.slow  # test_cluster_program_league shows it of the services without Ray
+@pytest.mark.parametrize("kind", ["own", *BUNDLED])
+def test_a_league_of_a_program_learns_the_same_on_ray_as_in_one_process(model, tmp_path, cluster, kind):
+    changes = {"learning__steps": "3", "learning__average_decay": "0.5"}
+    spread = {"run__runtime": "ray", "ray__address": cluster, "ray__collectors": "2"}
+    here, there = (league_of(kind, model, tmp_path, **changes, **more) for more in ({}, spread))
+    train_locally(here, tmp_path / "here", quiet())
+    train(there, tmp_path / "there", quiet())
+    for player in here.league.players:
+        for step in range(4):
+            one, other = (adapter(tmp_path / name, step, player) for name in ("here", "there"))
+            assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in one), (player, step)
+    assert uids_of(tmp_path / "here") == uids_of(tmp_path / "there")
+    lines = [
+        [{name: one for name, one in line.items() if name.startswith("league/")} for line in metrics_of(run)]
+        for run in (tmp_path / "here", tmp_path / "there")
+    ]
+    assert lines[0] == lines[1]
+    assert lines[0][-1]
 
 
 @pytest.mark.slow  # test_run_program_overlap shows it in one process, test_cluster_overlap of games

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from sparring.config.league import FEWEST_COMPARED, EvolutionSettings, LeagueSettings
+from sparring.core import InputError
 from sparring.population import ModelPool
 from sparring.population.evolution import compare, replaced, select
 from sparring.population.league import League
@@ -110,6 +111,8 @@ def test_only_those_who_may_be_replaced_or_start_again_need_their_beginnings():
     assert league(players, evolution={}).settings.may_start_again == ["a", "b", "one"]
 
 
-def test_a_league_without_rivals_has_no_evolution():
-    with pytest.raises(ValueError, match="no two have the same role"):
-        LeagueSettings.model_validate({"players": {"a": MAIN}, "evolution": {}})
+def test_players_of_whom_no_two_have_the_same_seats_cannot_be_compared():
+    settings = LeagueSettings.model_validate({"players": {"a": MAIN, "b": MAIN}, "evolution": {}})
+    settings.check_seats([("kuhn", {0: "a", 1: "a"})])
+    with pytest.raises(InputError, match="no two have the same role"):
+        settings.check_seats([("kuhn", {0: "a", 1: "b"})])

@@ -15,7 +15,7 @@ FINDER = {"finder": {"role": "league_exploiter"}}
 DRAWS = 4000
 
 
-def league(*players, copies=(), fixed=(), add_every=10, **rule):
+def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), **rule):
     """A league with these players and, by policy and update, copies that are not rated."""
     pool = ModelPool("pfsp", max_active_lora=8)
     together = dict(one for player in players for one in player.items())
@@ -25,7 +25,7 @@ def league(*players, copies=(), fixed=(), add_every=10, **rule):
         pool.add_checkpoint(None, update, policy)
     for name in fixed:
         pool.add_fixed(name)
-    return League(LeagueSettings.model_validate({"players": together, **rule}), pool, 3, add_every)
+    return League(LeagueSettings.model_validate({"players": together, **rule}), pool, 3, add_every, seats)
 
 
 def rate(league, player, uid, wins, losses):
@@ -134,6 +134,53 @@ def test_players_of_one_seat_meet_those_of_the_other():
         ("second", 1, "first"),
         ("second", 1, "first-ckpt-0"),
         ("attacker", 1, "first"),
+    }
+
+
+def test_each_other_seat_of_a_game_for_three_has_a_draw_of_its_own():
+    one = league(MAIN, FINDER, copies=[("default", 0), ("default", 5)], seats=(0, 1, 2))
+    pairs = drawn(one, lambda game: tuple(game.others.values()), "finder")
+    copies = ("ckpt-0", "ckpt-5")
+    assert_in_shares(pairs, {(left, right): 0.25 for left in copies for right in copies})
+    assert_in_shares(drawn(one, lambda game: game.seat, "finder"), dict.fromkeys((0, 1, 2), 1 / 3))
+
+
+def test_the_share_of_a_main_player_is_drawn_once_a_game():
+    one = league(MAIN, copies=[("default", 0)], seats=("a", "b", "c"), self_play=0.5, forgotten=0.0)
+    games = drawn(one, lambda game: (game.reason, *sorted(game.uids.values())))
+    alone = ("self_play", "default", "default", "default")
+    assert_in_shares(games, {alone: 0.5, ("pfsp", "ckpt-0", "ckpt-0", "default"): 0.5})
+
+
+def test_a_player_of_some_seats_is_in_those_alone_and_in_no_game_without_them():
+    first = {"first": {"role": "main", "seats": ["Aff", "Neg"]}}
+    second = {"second": {"role": "main", "seats": ["Judge"]}}
+    seats = ("Aff", "Neg", "Judge")
+    one = league(first, second, copies=[("first", 0), ("second", 0)], seats=seats)
+    rng = random.Random(0)
+    games = [one.draw(rng) for _ in range(DRAWS)]
+    held = {(uid.partition("-ckpt-")[0], seat) for game in games for seat, uid in game.uids.items()}
+    assert held == {("first", "Aff"), ("first", "Neg"), ("second", "Judge")}
+    assert {one.draw(rng, seats[:2]).player for _ in range(100)} == {"first"}
+    assert one.targets("second") == ["first-ckpt-0"]
+    assert one.targets("first") == ["first-ckpt-0"]
+
+
+def test_a_win_in_a_game_for_three_is_over_each_member_that_earned_less():
+    one = league(MAIN, ATTACKER, copies=[("default", 0), ("default", 5)], seats=(0, 1, 2))
+    for _ in range(20):
+        one.pool.push_result(["attacker", "ckpt-0", "ckpt-5"], [0.0, -1.0, 1.0], "kuhn_poker(players=3)", [])
+    assert one.pool.recent.win_rate(["attacker"], "ckpt-0") > 0.9
+    assert one.pool.recent.win_rate(["attacker"], "ckpt-5") < 0.1
+
+
+def test_without_seats_a_player_has_those_whose_policy_has_its_name_or_else_all():
+    settings = LeagueSettings.model_validate({"players": MAIN | ATTACKER | FINDER})
+    players = settings.seated([{"Aff": "default", "Neg": "attacker"}]).players
+    assert {name: one.seats for name, one in players.items()} == {
+        "default": ["Aff"],
+        "attacker": ["Neg"],
+        "finder": ["Aff", "Neg"],
     }
 
 

@@ -1,6 +1,7 @@
 """Mode meta-nash: frozen members play each other, and opponents are drawn from the equilibrium."""
 
 import json
+import random
 from collections import Counter
 from itertools import combinations
 
@@ -244,3 +245,27 @@ async def test_payoff_games_that_fail_are_counted_and_not_tried_for_ever():
     assert collector.pool.payoffs.waiting == []
     assert collector.pool.unplayed_pairs() == 3
     assert collector.pool.payoffs.table.payoff("fixed-caller", "fixed-folder").failed == 10
+
+
+def test_with_a_policy_for_each_seat_the_game_is_of_one_seats_members_against_the_others():
+    """Matching pennies: the hider's copies win where both chose the same side, once twice as much."""
+    rule = SamplingRule(payoff_games=2, sides=("hider", "seeker"))
+    pool = ModelPool("meta-nash", 3, rule=rule, seed=4)
+    for policy in ("hider", "seeker"):
+        pool.add_policy(policy)
+    for update in (0, 1):
+        for policy in ("hider", "seeker"):
+            pool.add_checkpoint(None, update, policy)
+    games = pool.payoffs.take()
+    orders = {(one.first, one.second) for one in games}
+    assert orders == {(f"hider-ckpt-{h}", f"seeker-ckpt-{s}") for h in (0, 1) for s in (0, 1)}
+    assert len(games) == 2 * 4
+    won = {("hider-ckpt-0", "seeker-ckpt-0"): 2.0, ("hider-ckpt-1", "seeker-ckpt-1"): 1.0}
+    for one in games:
+        reward = won.get((one.first, one.second), -1.0)
+        pool.payoffs.add(one.number, (one.first, one.second), [reward, -reward])
+    rng, draws = random.Random(1), 4000
+    drawn = Counter(pool.sample("hider", rng, "seeker") for _ in range(draws))
+    assert drawn["seeker-ckpt-0"] / draws == pytest.approx(0.4, abs=0.03), "2p - (1 - p) = -p + (1 - p)"
+    drawn = Counter(pool.sample("seeker", rng, "hider") for _ in range(draws))
+    assert drawn["hider-ckpt-0"] / draws == pytest.approx(0.4, abs=0.03)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from game_runs import configure, metrics_of, resumed, run
+from game_runs import configure, cut_back, metrics_of, resumed, run
 from kill_resume import accounts_balance, differences, fingerprint
 from league_kills import PLACES, acting, train_and_kill
 from league_runs import LEAGUE, copy_of, games, learner_of, same
@@ -172,6 +172,47 @@ def test_players_of_one_seat_learn_it_alone(model, tmp_path):
     assert seats == {("first", 0), ("second", 1), ("attacker", 1)}
 
 
+THREE = """{
+    default = {role = "main"},
+    attacker = {role = "main_exploiter", seats = [0, 2]},
+    finder = {role = "league_exploiter"}
+}""".replace("\n", "")
+
+
+def of_three(model, **changes):
+    envs = '[{id = "kuhn_poker(players=3)", num_players = 3}]'
+    more = {"league__players": THREE, "evaluation__every": "0", "evaluation__games": "3", "envs": envs}
+    return configure(model, **LEAGUE | more | changes)
+
+
+def test_three_players_meet_each_with_a_draw_of_its_own(model, tmp_path):
+    less = {"learning__steps": "2", "collection__games_per_step": "30", "learning__average_decay": "0"}
+    run(of_three(model, **less), tmp_path / "run")
+    met = Counter()
+    for game in games(tmp_path / "run"):
+        uids = game.meta["uids"]
+        assert len(uids) == 3
+        assert not uids[1].startswith("attacker")
+        learning = {(step.policy, uids[step.pid]) for step in game.steps if step.policy}
+        assert len(learning) <= 1
+        assert all(policy == uid for policy, uid in learning)
+        met[len({*uids})] += 1
+    assert met.keys() == {1, 2}
+    assert not same(adapter(tmp_path / "run", 1, "attacker"), adapter(tmp_path / "run", 0, "attacker"))
+    assert same(adapter(tmp_path / "run", 2, "attacker"), adapter(tmp_path / "run", 0, "attacker"))
+
+
+@pytest.mark.slow
+def test_a_league_of_three_seats_is_resumed_as_if_it_had_not_been_killed(model, tmp_path):
+    run(of_three(model), tmp_path / "run")
+    met = {len({*game.meta["uids"]}) for game in games(tmp_path / "run")}
+    assert met == {1, 2, 3}
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    cut_back(tmp_path / "again", to=3)
+    resumed(tmp_path / "again")
+    assert differences(fingerprint(tmp_path / "run"), fingerprint(tmp_path / "again")) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -184,13 +225,24 @@ def test_players_of_one_seat_learn_it_alone(model, tmp_path):
         ({"league.players": '{default = {role = "main", seats = [0]}}'}, "plays seat 1 of kuhn_poker"),
         (
             {"league.players": '{default = {role = "main", seats = [2]}}'},
-            r"seats\.0: must be at most 1 \(got 2\)",
+            "players.default.seats: there is no seat 2. There are: 0, 1",
         ),
         ({"league.players": '{"a b" = {role = "main"}}'}, "'a b' is not a valid name"),
         ({"league.self_play": "0.9", "league.forgotten": "0.2"}, "league.forgotten: and league.self_play"),
         ({"population.sample_mode": "pfsp"}, r"population.sample_mode: is not for \[league\]"),
         ({"collection.max_staleness": "1"}, "collection.max_staleness: is not for"),
-        ({"envs": '[{id = "kuhn_poker(players=3)", num_players = 3}]'}, "a league plays games for two"),
+        (
+            {"envs": '[{id = "Sudoku-v0", num_players = 1}]'},
+            "league: its players meet each other, but Sudoku-v0 has one seat",
+        ),
+        (
+            {"league.players": '{default = {role = "main", seats = [0, 0]}}'},
+            "players.default.seats: names a seat twice",
+        ),
+        (
+            {"league.players": '{default = {role = "main", seats = ["solver"]}}'},
+            "players.default.seats: there is no seat solver",
+        ),
         ({"frozen": '{default = "x"}'}, "league.players: default is in"),
     ],
 )

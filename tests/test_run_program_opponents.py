@@ -123,6 +123,45 @@ def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, fini
     assert set(frozen) == {opponent}
 
 
+def test_the_mixture_of_each_role_is_known_from_games_between_the_copies_of_both(model, tmp_path):
+    mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "2"}
+    changes = OPPONENTS | mode | {"population__add_every": "2", "population__fixed_opponents": "['base']"}
+    said = run(configure(model, tmp_path, **changes | {"learning__steps": "3"}), tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000003" / "state.json").read_text())
+    payoffs = state["source"]["pool"]["payoffs"]
+    assert payoffs["waiting"] == [], "they were played before the next update"
+    met = {tuple(one["seating"]): one["games"] for one in payoffs["table"]["payoffs"]}
+    fixed = {("hider-ckpt-0", "fixed-base"), ("fixed-base", "seeker-ckpt-0")}
+    assert met.keys() >= fixed | {("hider-ckpt-2", "seeker-ckpt-0"), ("hider-ckpt-0", "seeker-ckpt-2")}
+    assert all(seating[0].startswith(("hider", "fixed")) for seating in met)
+    assert all(seating[1].startswith(("seeker", "fixed")) for seating in met)
+    assert {*met.values()} == {2}
+    assert f"games between frozen members, for their payoffs: {2 * len(met)} finished" in said
+    assert said.count("warning: what Hider and Seeker earn together varies") == 1
+
+
+@pytest.mark.slow
+def test_a_resumed_run_knows_the_same_mixtures(model, tmp_path):
+    mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "2"}
+    run(configure(model, tmp_path, **OPPONENTS | mode), tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    cut_back(tmp_path / "again", to=2)
+    resumed(tmp_path / "again")
+    assert uids_of(tmp_path / "run") == uids_of(tmp_path / "again")
+    both = [(one / "standings.jsonl").read_bytes() for one in (tmp_path / "run", tmp_path / "again")]
+    assert both[0] == both[1]
+
+
+@pytest.mark.slow
+def test_with_one_policy_in_both_roles_copies_meet_in_both_orders(model, tmp_path):
+    mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "2", "learning__steps": "2"}
+    changes = OPPONENTS | mode | {"roles__Seeker__policy": "hider"}
+    run(configure(model, tmp_path, **changes), tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-000002" / "state.json").read_text())
+    met = {tuple(one["seating"]) for one in state["source"]["pool"]["payoffs"]["table"]["payoffs"]}
+    assert met == {("hider-ckpt-0", "hider-ckpt-1"), ("hider-ckpt-1", "hider-ckpt-0")}
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -102,8 +102,8 @@ def build_run(configuration: str, path: str) -> TextRun:
     policies = policies_of(program)
     client = ApiClient(lambda messages, seed: f"{10 + seed % 90} + 3")
     serving = Api({policy: policy for policy in policies})
-    source = ProgramSource(config, directory, metrics, program, client, serving, 8)
     learners = BestTexts(directory, policies)
+    source = ProgramSource(config, directory, metrics, program, client, serving, learners, 8)
     return TextRun(Trainer(config, directory, source, learners, metrics, Console()), source, serving)
 
 

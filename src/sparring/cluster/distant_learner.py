@@ -126,10 +126,16 @@ class DistantLearner:
         async with self._pushed():
             return self._told(await self._service.update(step, batch, state))
 
-    async def start_again(self, step: int, policies: list[str], children: Sequence[Child] = ()) -> Saved:
+    async def start_again(
+        self,
+        step: int,
+        policies: list[str],
+        source: dict[str, Any] | None = None,
+        children: Sequence[Child] = (),
+    ) -> Saved:
         """See :meth:`LearnerService.start_again`."""
         async with self._pushed():
-            return self._told(await self._service.start_again(step, policies, children))
+            return self._told(await self._service.start_again(step, policies, source, children))
 
     async def results(self) -> dict[str, str | None]:
         """See :meth:`LearnerService.results`."""

@@ -90,16 +90,23 @@ class LearnerService(PolicyLearners):
                     raise
         return self.saved()
 
-    async def start_again(self, step: int, policies: list[str], children: Sequence[Child] = ()) -> Saved:
+    async def start_again(
+        self,
+        step: int,
+        policies: list[str],
+        source: dict[str, Any] | None = None,
+        children: Sequence[Child] = (),
+    ) -> Saved:
         """Let policies begin again after update ``step`` from what they began with, let children take the
         place of others, and save them so.
 
-        A repeated call changes nothing. Raises SparringError if ``step`` is not the last update.
+        With them, the state of what plays is saved, if ``source`` is given. A repeated call changes nothing.
+        Raises SparringError if ``step`` is not the last update.
         """
         async with self._one_change:
             self._check_last(step)
             self._check_saved()
-            await asyncio.to_thread(self._start_again, policies, children)
+            await asyncio.to_thread(self._start_again, policies, source, children)
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:
@@ -138,8 +145,12 @@ class LearnerService(PolicyLearners):
     def _update_one(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         return self.group.update(records, policy)
 
-    def _start_again(self, policies: list[str], children: Sequence[Child]) -> None:
+    def _start_again(
+        self, policies: list[str], source: dict[str, Any] | None, children: Sequence[Child]
+    ) -> None:
         beginnings = self._new_beginnings(policies, children)
+        if beginnings and source is not None:
+            self._state = self._state | {"source": source}
         for policy, tensors in beginnings.items():
             self.group.start_again(policy, tensors)
             self.files.write(policy)

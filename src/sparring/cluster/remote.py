@@ -49,10 +49,12 @@ class RemoteLearners:
         results: dict[str, str | None] = await self._learner.call.remote("results")
         return results
 
-    async def start_again(self, policies: Collection[str], children: Sequence[Child] = ()) -> Saved:
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
         """Let policies and children begin; see :meth:`LearnerService.start_again`."""
         saved: Saved = await self._learner.call.remote(
-            "start_again", self._step, list(policies), list(children)
+            "start_again", self._step, list(policies), await source(), list(children)
         )
         return saved
 

@@ -37,7 +37,7 @@ from sparring.run.given_adapters import frozen_adapters, with_own_copies
 from sparring.run.hardware import available_cores
 from sparring.run.metrics import RunMetrics
 from sparring.run.program_source import ProgramSource
-from sparring.run.programs import build_program, policies_of
+from sparring.run.programs import build_program, trained_policies
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
 from sparring.run.start import Work, resume_run, start_run
@@ -84,7 +84,7 @@ class ClusterRun:
         self.namespace = namespace
         self.console = console
         self.program = build_program(config)
-        self.policies = config.policies if self.program is None else policies_of(self.program)
+        self.policies = trained_policies(config, self.program)
         self.config = with_own_copies(config, directory)
         self.frozen = frozen_adapters(self.config)
 
@@ -164,7 +164,7 @@ class ClusterRun:
             collectors = self.program.elsewhere = ProgramCollectors(self.program, client, actors.collectors)
             serving = ClusterServing(client, results, learners, directory.path, collectors)
             calls = calls_of_collectors(config)
-            source = ProgramSource(config, directory, metrics, self.program, client, serving, calls)
+            source = ProgramSource(config, directory, metrics, self.program, client, serving, learners, calls)
         return Trainer(config, directory, source, learners, metrics, self.console)
 
     async def _guard(self, work: Any, beside: list[Any] | None = None) -> None:

@@ -25,6 +25,7 @@ from sparring.core.manifest import check_if_sealed
 from sparring.evaluation.tournament_files import write_payoffs
 from sparring.learn.adapter_weights import read_shapes, read_weights
 from sparring.population import PayoffTable
+from sparring.run.programs import build_program, seats_of_program
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import CHECKPOINT_PREFIX, RunDirectory
 from sparring.run.run_names import find_checkpoint, find_run, split_checkpoint
@@ -98,6 +99,9 @@ def export_payoffs(name: str, out: Path) -> None:
         "update": int(place.name.rpartition("-")[2]),
         "env_ids": [env.name for env in config.envs],
     }
+    program = build_program(config)
+    if program is not None:
+        about["roles"] = list(seats_of_program(program))
     with written(out) as scratch:
         write_payoffs(scratch, about, table, members)
 

@@ -98,7 +98,7 @@ class Config(Settings):
     """The learner."""
     population: PopulationSettings = PopulationSettings()
     """The opponents that the policy plays against in training."""
-    league: Annotated[LeagueSettings | None, FOR_GAMES] = None
+    league: LeagueSettings | None = None
     """Players with roles, in place of one policy and `population.sample_mode`."""
     evaluation: EvaluationSettings = EvaluationSettings()
     """Matches and exact measures."""
@@ -175,7 +175,13 @@ class Config(Settings):
         if frozen := self.frozen.keys() & league.players.keys():
             problem = f"{min(frozen)} is in [frozen], but every player is trained"
             raise InputError("league.players", problem, "Rename one of them")
-        league.check_games(self.envs)
+        if isinstance(self.play, Games):
+            league.check_seats(
+                [(env.name, seats) for env, seats in zip(self.envs, self.play.seats, strict=True)]
+            )
+        elif league.evolution is not None and league.evolution.measure is None:
+            problem = "is missing: players of a program are compared by one of its measures"
+            raise InputError("league.evolution.measure", problem, "Name one that its evaluations show")
         if self.population.sample_mode != "mirror":
             raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
         if self.collection.max_staleness:
@@ -184,12 +190,10 @@ class Config(Settings):
 
     def _check_payoffs(self) -> None:
         """Check that the members of the pool have payoffs against each other."""
-        if self.population.sample_mode != "meta-nash":
+        if self.population.sample_mode != "meta-nash" or not isinstance(self.play, Games):
             return
         large = [env for env in self.envs if env.num_players != 2]
-        if not isinstance(self.play, Games):
-            problem = "games between the pool's members, but a program is played"
-        elif large:
+        if large:
             problem = f"games for two, but {large[0].name} is for {large[0].num_players}"
         elif len(Games(self.envs).policies) > 1:
             problem = "one policy in both seats, but the seats have several"
@@ -410,14 +414,15 @@ class Config(Settings):
 
     @property
     def policies(self) -> list[str]:
-        """The policies that games train; those of a program are known when it is built."""
+        """The policies that games or a league train; those of a program are known when it is built."""
         if self.league is not None:
             return list(self.league.players)
         return [name for name in Games(self.envs).policies if name not in self.frozen]
 
     @property
     def copied_policies(self) -> list[str]:
-        """The policies of games of which a copy joins the pool every `population.add_every` updates."""
+        """The policies of games or a league of which a copy joins the pool every `population.add_every`
+        updates."""
         return self.policies if self.league is None else self.league.mains
 
     @property

@@ -1,17 +1,17 @@
 """A league: policies with roles, which learn from each other and from each other's frozen copies."""
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Self
 
 from pydantic import Field
 
-from sparring.config.base import PolicyName, Rule, Settings, at_field
-from sparring.config.play import EnvSettings
+from sparring.config.base import Line, Name, PolicyName, Rule, Settings, at_field
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS
 from sparring.core import InputError
-from sparring.core.play import LeagueRole
+from sparring.core.play import LeagueRole, Seat
 
-SEATS = (0, 1)
-"""A league plays games for two."""
+Seats = Mapping[Seat, str]
+"""The policy of each seat of a game, or of each role of a program that is trained."""
 FEWEST_COMPARED = 20
 """The games on which players can be compared: with fewer, the interval of a difference is too narrow."""
 
@@ -24,8 +24,9 @@ class PlayerSettings(Settings):
     a `league_exploiter` for weaknesses of all frozen copies."""
     share: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the training games, relative to the other players'."""
-    seats: list[Annotated[int, Field(ge=0, le=1)]] = Field(default=list(SEATS), max_length=2)
-    """The seats that it plays; by default both."""
+    seats: list[int | Name] = Field(default=[], max_length=1000)
+    """The seats that it holds: a game's by their numbers, `[0]`, a program's roles by their names,
+    `["Solver"]`. By default those whose policy has its name; all, if none has."""
 
 
 class EvolutionSettings(Settings):
@@ -34,9 +35,12 @@ class EvolutionSettings(Settings):
 
     every: int = Field(default=20, ge=1, le=10_000_000)
     """Number of updates between two comparisons."""
-    games: int = Field(default=200, ge=FEWEST_COMPARED, le=10_000_000)
-    """Games that each player plays in each of `envs` against each of its evaluation opponents that stay the
+    games: Annotated[int, FOR_GAMES] = Field(default=200, ge=FEWEST_COMPARED, le=10_000_000)
+    """Games that each player plays in each game of evaluations against each opponent there that stays the
     same: scripts, `base` and adapters. The deals are the same for all players."""
+    measure: Annotated[Line | None, FOR_PROGRAMS] = None
+    """The measure of a program by which players are compared, such as `held-out accuracy`; larger is better.
+    The player has its roles, and the base model the others."""
     noise: float = Field(default=0.02, ge=0, le=1)
     """Standard deviation of the noise in each matrix of a child, relative to its root mean square."""
 
@@ -58,7 +62,7 @@ class LeagueSettings(Settings):
     this."""
     main_snapshot_win_rate: float | None = Field(default=None, ge=1e-9, lt=1)
     """A main player is also frozen when its win rate against each active copy of itself, over 100 games or
-    more, is above this. For a player of one seat, the copies of the other seat's main players count instead.
+    more, is above this. For a player of one seat, the copies of the other seats' main players count instead.
     By default, it is frozen only every `population.add_every` updates."""
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """An exploiter is frozen after this many updates, however well it plays."""
@@ -66,39 +70,32 @@ class LeagueSettings(Settings):
     """Replacement of weak players. Nobody is replaced without it."""
 
     def rules(self) -> Iterable[Rule]:
-        """There are players with seats, and shares of games that add up."""
-        return (self._players_are_possible, self._shares_add_up, self._some_compete)
+        """There are players, and shares of games that add up."""
+        return (self._has_players, self._shares_add_up)
 
-    def _players_are_possible(self) -> None:
+    def _has_players(self) -> None:
         if not self.players:
             raise InputError("league.players", "is empty", 'Add [league.players.default] with role = "main"')
-        for name, player in self.players.items():
-            if len({*player.seats}) != len(player.seats) or not player.seats:
-                problem = f"{player.seats} are not seats of a game for two"
-                raise InputError(f"league.players.{name}.seats", problem, "Give [0], [1] or [0, 1]")
 
     def _shares_add_up(self) -> None:
         if self.self_play + self.forgotten > 1:
             raise at_field("and league.self_play are together more than 1", "Lower one of them", "forgotten")
 
-    def _some_compete(self) -> None:
-        if self.evolution is not None and not self.rivals:
-            problem = "compares players, but no two have the same role and the same seats"
-            raise at_field(problem, "Add a second player of a role, or leave it out", "evolution")
-
     @property
     def rivals(self) -> list[list[str]]:
-        """The players that evolution compares: those of one role and the same seats, where there are two."""
+        """The players that evolution compares: those of one role and the same seats, where there are two.
+
+        The settings are those of :meth:`seated`.
+        """
         groups: dict[tuple[object, ...], list[str]] = {}
         for name, player in self.players.items():
-            groups.setdefault((player.role, *sorted(player.seats)), []).append(name)
+            groups.setdefault((player.role, *sorted(map(str, player.seats))), []).append(name)
         return [group for group in groups.values() if len(group) > 1]
 
     @property
     def may_start_again(self) -> list[str]:
         """The players that may begin again, or be replaced."""
-        rivals = {name for group in self.rivals for name in group} if self.evolution is not None else set()
-        return [name for name in self.players if name in rivals or name in self.exploiters]
+        return self.exploiters if self.evolution is None else [*self.players]
 
     @property
     def mains(self) -> list[str]:
@@ -110,18 +107,42 @@ class LeagueSettings(Settings):
         """The other players."""
         return [name for name in self.players if name not in self.mains]
 
-    def check_games(self, envs: list[EnvSettings]) -> None:
-        """Raise an InputError unless these games are for two, with main players in their seats."""
-        for env in envs:
-            if env.num_players != len(SEATS):
-                problem = f"a league plays games for two, but {env.name} is for {env.num_players}"
-                raise InputError("league", problem, "Choose another game, or leave [league] out")
-            for seat, policy in enumerate(env.seats):
-                player = self.players.get(policy)
-                if player is None or player.role != "main" or seat not in player.seats:
+    def seated(self, games: Sequence[Seats]) -> Self:
+        """Return the settings with the seats that each player holds in these games, or in a program."""
+        every = seats_of(games)
+        players = {}
+        for name, player in self.players.items():
+            named = [seat for seat in every if any(policies.get(seat) == name for policies in games)]
+            players[name] = player.model_copy(update={"seats": player.seats or named or every})
+        return self.model_copy(update={"players": players})
+
+    def check_seats(self, games: Sequence[tuple[str, Seats]]) -> None:
+        """Raise an InputError unless main players have the seats of these games, each given with its name."""
+        every, held = seats_of([policies for _, policies in games]), self.seated([one for _, one in games])
+        for name, player in self.players.items():
+            if unknown := [seat for seat in player.seats if seat not in every]:
+                known = f"There are: {', '.join(map(str, every))}"
+                raise InputError(f"league.players.{name}.seats", f"there is no seat {unknown[0]}", known)
+            if len({*player.seats}) < len(player.seats):
+                raise InputError(f"league.players.{name}.seats", "names a seat twice", "Name it once")
+        for game, policies in games:
+            if len(policies) < 2:
+                problem = f"its players meet each other, but {game} has one seat that is trained"
+                raise InputError("league", problem, "Leave [league] out")
+            for seat, policy in policies.items():
+                main = held.players.get(policy)
+                if main is None or main.role != "main" or seat not in main.seats:
+                    named = f"roles.{seat}.policy" if isinstance(seat, str) else "envs.policies"
                     raise InputError(
                         "league.players",
-                        f"no main player {policy} plays seat {seat} of {env.name}",
-                        f'Add [league.players.{policy}] with role = "main", or name a main player in '
-                        "envs.policies",
+                        f"no main player {policy} plays seat {seat} of {game}",
+                        f'Add [league.players.{policy}] with role = "main", or name a main player in {named}',
                     )
+        if self.evolution is not None and not held.rivals:
+            problem = "compares players, but no two have the same role and the same seats"
+            raise InputError("league.evolution", problem, "Add a second player of a role, or leave it out")
+
+
+def seats_of(games: Iterable[Seats]) -> list[Seat]:
+    """Return all seats of games, each once."""
+    return list(dict.fromkeys(seat for policies in games for seat in policies))

@@ -25,7 +25,7 @@ from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES
 from sparring.core.env_id import env_name, with_options
 from sparring.core.own_code import name_of
-from sparring.core.play import SampleMode
+from sparring.core.play import SampleMode, Seat
 from sparring.core.reasoning import checked_tags
 
 DEFAULT_TEMPLATE = "fewshot-chat"
@@ -186,6 +186,11 @@ class Games:
     def policies(self) -> list[str]:
         """The policies that the seats name."""
         return list(dict.fromkeys(policy for env in self.envs for policy in env.seats))
+
+    @property
+    def seats(self) -> list[dict[Seat, str]]:
+        """The policy of each seat, by game."""
+        return [dict(enumerate(env.seats)) for env in self.envs]
 
 
 _IN_PROGRAMS = "Set program.batch_size; a program of your own chooses its batch itself"

@@ -30,6 +30,8 @@ GameKind = Literal["train", "eval", "payoff"]
 """What a game is played for: to be learned from, to evaluate, or for the payoffs between frozen members."""
 LeagueRole = Literal["main", "main_exploiter", "league_exploiter"]
 """What a player of a league learns for; see :mod:`sparring.population.league`."""
+Seat = int | str
+"""A place that a player holds: a seat of a game by its number, or a role of a program by its name."""
 
 
 @dataclass(frozen=True)

@@ -243,16 +243,23 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
         agents = {**request.agents, **dict(zip(roles, spec.agents, strict=True))}
         meta = request.meta | {"rollout_id": rollout_id, "seed": spec.seed}
         (result,) = await arena.generate_rollouts([replace(request, agents=agents, meta=meta)])
-        if result.rollout.error:
-            return result.rollout.error
-        outcomes = arena.outcomes(result)
-        scores = [[one[role] for one in outcomes if role in one] for role in roles]
-        if not all(scores):
-            return f"the episode gave no reward to {roles[scores.index([])]}"
-        earned = [sum(one) / len(one) for one in scores]
+        earned = earned_by_role(arena, result, roles)
+        if isinstance(earned, str):
+            return earned
         return SeatedGame(earned, None, result.rollout, result.children)
 
     return play
+
+
+def earned_by_role(arena: Arena, result: GenerateResult, roles: Sequence[str]) -> list[float] | str:
+    """Return the mean score of each role over the matches of an episode, or why there is none."""
+    if result.rollout.error:
+        return result.rollout.error
+    outcomes = arena.outcomes(result)
+    scores = [[one[role] for one in outcomes if role in one] for role in roles]
+    if not all(scores):
+        return f"the episode gave no reward to {roles[scores.index([])]}"
+    return [sum(one) / len(one) for one in scores]
 
 
 def by_seat(model: Models, num_players: int) -> list[str | Mixture[str]]:

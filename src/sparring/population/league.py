@@ -1,7 +1,7 @@
 """League: who learns next and against whom, and when players are frozen, as in AlphaStar.
 
 The rules and constants are those of AlphaStar (Vinyals et al., 2019) as its published pseudocode states them.
-Each game has one player that learns. Its opponent depends on its role:
+Each game has one player that learns, in one of the seats that it holds. Its opponents depend on its role:
 
 - ``main``: in 35% of its games itself or another main player (self-play), in 15% a copy that it has
   *forgotten* how to beat (:func:`forgotten`; self-play if there is none), in the rest any frozen member, by
@@ -10,9 +10,13 @@ Each game has one player that learns. Its opponent depends on its role:
   not rated against it; otherwise a copy of that main player, by PFSP with ``variance`` weights.
 - ``league_exploiter``: any frozen member, by PFSP with ``linear`` weights.
 
+In a game for more than two, the share of the main player is drawn once a game. Each other seat then has a
+draw of its own, among the members that may hold it. A player learns in every seat in which it meets itself.
+
 An exploiter is frozen when it beats all of its targets, or after a number of updates. A main exploiter then
 starts again from where it began, a league exploiter with probability ``RESET``. A main player is frozen at
-regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. A player
+regular intervals and, if the rule has a win rate for it, when it beats all active copies of itself. A member
+beats another if it earns more in the same game, whoever else plays. A player
 of one seat has none of its own copies among its targets, so the newest does not hold it back: it is
 not frozen for what it wins before half of the shorter interval has gone by since its last copy.
 
@@ -30,7 +34,7 @@ from typing import Any, Literal
 
 from sparring.config.league import LeagueSettings
 from sparring.core import Opponent, derive_seed
-from sparring.core.play import PfspForm
+from sparring.core.play import PfspForm, Seat
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import pfsp_weights
 
@@ -53,58 +57,91 @@ WinRates = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Pairing:
-    """A game of the league: ``player`` learns in ``seat``, and ``opponent`` has the other one.
+    """A game of the league: ``player`` learns in ``seat``, and ``others`` have the other seats.
 
-    If the opponent is the player itself, it learns in both.
+    Where they are the player itself, it learns as well.
     """
 
     player: str
-    seat: int
-    opponent: str
+    seat: Seat
+    others: Mapping[Seat, str]
     reason: Reason
+
+    @property
+    def opponent(self) -> str:
+        """The member in the other seat of a game for two."""
+        (uid,) = self.others.values()
+        return uid
+
+    @property
+    def uids(self) -> dict[Seat, str]:
+        """The member in each seat."""
+        return {self.seat: self.player, **self.others}
 
 
 class League:
     """Draws the games of a league; see the module.
 
     Args:
-        settings: the players and the shares of their games.
+        settings: the players with their seats (all, if none is given), and the shares of their games.
         pool: has every player as a policy and the copies of all players; its recent results are the win
             rates.
         seed: the run's seed.
         add_every: updates between the copies of a main player; see ``population.add_every``.
+        seats: all seats of the games, or the roles of a program that are trained.
     """
 
-    def __init__(self, settings: LeagueSettings, pool: ModelPool, seed: int, add_every: int = 10) -> None:
+    def __init__(
+        self,
+        settings: LeagueSettings,
+        pool: ModelPool,
+        seed: int,
+        add_every: int = 10,
+        seats: Sequence[Seat] = (0, 1),
+    ) -> None:
         self.settings = settings
         self.pool = pool
         self.seed = seed
         self.add_every = add_every
         self.players = settings.players
+        self.seats = seats
+        self.held = {name: one.seats or list(seats) for name, one in self.players.items()}
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""
 
     # Who plays
 
-    def draw(self, rng: random.Random) -> Pairing:
-        """Return a game: who learns, by shares; its seat, uniformly; its opponent, by its role."""
-        player = rng.choices(list(self.players), [one.share for one in self.players.values()])[0]
-        seat = rng.choice(self.players[player].seats)
+    def draw(self, rng: random.Random, seats: Sequence[Seat] | None = None) -> Pairing:
+        """Return a game: who learns, by shares; its seat, uniformly; its opponents, by its role.
+
+        ``seats`` are those of the game, where games have different ones.
+        """
+        seats = self.seats if seats is None else seats
+        held = {name: [seat for seat in own if seat in seats] for name, own in self.held.items()}
+        players = [name for name, own in held.items() if own]
+        player = rng.choices(players, [self.players[name].share for name in players])[0]
+        seat = rng.choice(held[player])
+        toss = rng.random() if self.players[player].role == "main" else 1.0
+        drawn = {one: self._drawn(player, one, toss, rng) for one in seats if one != seat}
+        reasons = [reason for _, reason in drawn.values()]
+        reason = "forgotten" if "forgotten" in reasons else reasons[0]
+        return Pairing(player, seat, {one: uid for one, (uid, _) in drawn.items()}, reason)
+
+    def _drawn(self, player: str, seat: Seat, toss: float, rng: random.Random) -> tuple[str, Reason]:
+        """Draw who has another seat of a game in which ``player`` learns; ``toss`` decides for a main one."""
         match self.players[player].role:
             case "main":
-                opponent, reason = self._for_main(player, 1 - seat, rng)
+                return self._for_main(player, seat, toss, rng)
             case "main_exploiter":
-                opponent, reason = self._for_main_exploiter(player, 1 - seat, rng)
+                return self._for_main_exploiter(player, seat, rng)
             case "league_exploiter":
-                opponent, reason = self._by_pfsp(self._frozen(1 - seat), player, "linear", rng), "pfsp"
-        return Pairing(player, seat, opponent, reason)
+                return self._by_pfsp(self._frozen(seat), player, "linear", rng), "pfsp"
 
     def count(self, player: str, reason: str) -> None:
         """Count a game that was drawn."""
         self.games[f"{player}/{reason}"] += 1
 
-    def _for_main(self, player: str, seat: int, rng: random.Random) -> tuple[str, Reason]:
-        toss = rng.random()
+    def _for_main(self, player: str, seat: Seat, toss: float, rng: random.Random) -> tuple[str, Reason]:
         if toss >= self.settings.self_play + self.settings.forgotten:
             return self._by_pfsp(self._frozen(seat), player, "hard", rng), "pfsp"
         other = self._main(seat, rng)
@@ -118,18 +155,18 @@ class League:
                 return rng.choices(list(found), pfsp_weights(list(found.values()), "hard"))[0], "forgotten"
         return other, "self_play"
 
-    def _for_main_exploiter(self, player: str, seat: int, rng: random.Random) -> tuple[str, Reason]:
+    def _for_main_exploiter(self, player: str, seat: Seat, rng: random.Random) -> tuple[str, Reason]:
         main = self._main(seat, rng)
         rate = self.pool.recent.win_rate([player], main)
         if rate is None or rate > HOPELESS:
             return main, "main"
         return self._by_pfsp(self._frozen(seat, [main]), player, "variance", rng), "pfsp"
 
-    def _main(self, seat: int, rng: random.Random) -> str:
+    def _main(self, seat: Seat, rng: random.Random) -> str:
         return rng.choice(self._mains(seat))
 
-    def _mains(self, seat: int) -> list[str]:
-        return [name for name in self.settings.mains if seat in self.players[name].seats]
+    def _mains(self, seat: Seat) -> list[str]:
+        return [name for name in self.settings.mains if seat in self.held[name]]
 
     def _by_pfsp(self, members: Sequence[Opponent], player: str, form: PfspForm, rng: random.Random) -> str:
         rates = self._win_rates(player, members)
@@ -138,7 +175,7 @@ class League:
     def _win_rates(self, player: str, members: Sequence[Opponent]) -> WinRates:
         return {one.uid: self.pool.recent.win_rate([player], one.uid) for one in members}
 
-    def _frozen(self, seat: int, policies: Sequence[str] | None = None) -> list[Opponent]:
+    def _frozen(self, seat: Seat, policies: Sequence[str] | None = None) -> list[Opponent]:
         """Return the active members that may have a seat, of all policies or of these; oldest first.
 
         Fixed opponents are of no policy, and have any seat.
@@ -148,7 +185,7 @@ class League:
             for one in self.pool.opponents()
             if one.active
             and (policies is None or one.policy in policies)
-            and (not one.policy or seat in self.players[one.policy].seats)
+            and (not one.policy or seat in self.held[one.policy])
         ]
 
     # When players are frozen by what they win
@@ -195,7 +232,7 @@ class League:
         elif update - last >= settings.snapshot_updates:
             return True
         least = min(self.add_every, settings.snapshot_updates) / 2
-        if update == last or (len(self.players[player].seats) == 1 and update - last < least):
+        if update == last or (len(self.held[player]) == 1 and update - last < least):
             return False
         return all(self._beats(player, uid, rate) for uid in self.targets(player))
 
@@ -203,16 +240,17 @@ class League:
         """Return whom a player is to beat before it is frozen, of those that it may meet.
 
         For a main exploiter these are the main players; for a league exploiter all active copies; for a main
-        player its own active copies or, if it plays one seat, those of the main players of the other one.
+        player its own active copies or, if it plays one seat, those of the main players of the others.
         """
-        role, seats = self.players[player].role, {1 - seat for seat in self.players[player].seats}
-        mains = list(dict.fromkeys(name for seat in sorted(seats) for name in self._mains(seat)))
+        role, held = self.players[player].role, self.held[player]
+        others = [seat for seat in self.seats if held != [seat]]
+        mains = list(dict.fromkeys(name for seat in others for name in self._mains(seat)))
         if role == "main_exploiter":
             return mains
         if role == "main":
             policies = [player] if player in mains else mains
         else:
-            policies = [name for name, one in self.players.items() if seats & {*one.seats}]
+            policies = [name for name, own in self.held.items() if {*others} & {*own}]
         copies = self._copies(policies)
         return [one.uid for one in copies if one.active]
 

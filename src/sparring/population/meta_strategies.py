@@ -61,6 +61,22 @@ def meta_strategy(name: MetaStrategy, payoffs_MM: NDArray[np.float64]) -> NDArra
     return weights_M
 
 
+def nash_of_columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the probability of each of C columns in a zero-sum game of rows against columns, as ``nash``.
+
+    It is the share of a column in the symmetric game in which both sides choose a row and a column, earn with
+    their row, and lose with their column. Errors are as in :func:`meta_strategy`.
+
+    Args:
+        payoffs_RC: what the row earns against the column.
+    """
+    rows, columns = payoffs_RC.shape
+    payoffs_RCRC = payoffs_RC[:, None, None, :] - payoffs_RC.T[None, :, :, None]
+    pairs = meta_strategy("nash", payoffs_RCRC.reshape(rows * columns, rows * columns))
+    shares_C: NDArray[np.float64] = pairs.reshape(rows, columns).sum(axis=0)
+    return shares_C
+
+
 def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return OpenSpiel's Nash averaging. The equilibrium is the same in every unit of payoffs.
 

@@ -411,7 +411,12 @@ class ModelPool:
         """Have a new member that may be drawn play the others, if the mode needs to know what they earn."""
         drawable = self._drawable()
         if self.sample_mode == "meta-nash" and uid in drawable:
-            self.payoffs.join(uid, [other for other in drawable if other != uid])
+            self.payoffs.join(uid, [other for other in drawable if other != uid], self._may_sit)
+
+    def _may_sit(self, *seating: str) -> bool:
+        """Return whether these members may have the seats, in this order."""
+        policies = [self._members.model(uid).policy for uid in seating]
+        return all(one in ("", side) for one, side in zip(policies, self.rule.sides or policies, strict=True))
 
     def _drawable(self) -> list[str]:
         return [one.uid for one in self._members.active()]

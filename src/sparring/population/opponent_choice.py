@@ -23,12 +23,14 @@ class SamplingRule:
         pfsp: the form of the weights of mode ``pfsp``.
         payoff_games: games between every two members in mode ``meta-nash``.
         weights: how often each fixed model is drawn in mode ``fixed``, by name; empty for all alike.
+        sides: the policies of the two seats in mode ``meta-nash``, if each has one of its own.
     """
 
     mirror_share: float = 0.0
     pfsp: PfspForm = "hard"
     payoff_games: int = 64
     weights: Mapping[str, float] = field(default_factory=dict)
+    sides: tuple[str, ...] = ()
 
 
 def proportional_weights(scores: list[float]) -> list[float]:
@@ -113,7 +115,7 @@ class OpponentChoice:
       has met in fewer than 10 games has the largest weight of the others.
     - ``meta-nash``: by the probabilities in the Nash equilibrium of maximum entropy of the game in which each
       side chooses one of the models. What they earn is known from games between them (:class:`PayoffGames`),
-      which somebody has to play. For games of two, with one policy in both seats.
+      which somebody has to play. For two seats; if each has a policy of its own, ``sides`` of the rule.
 
     The last five modes leave out ``uid_me``, which would be its own best match, and fall back to it if there
     is no other model. The documentation of UnstableBaselines says softmax, but its code uses the weights
@@ -177,7 +179,8 @@ class OpponentChoice:
         if self.mode == "pfsp":
             return others, self._pfsp_weights([me.uid], others)
         if self.mode == "meta-nash":
-            return others, self.evidence.payoffs.mixture([model.uid for model in others])
+            uids = [model.uid for model in others]
+            return others, self.evidence.payoffs.mixture(uids, self._rivals(policy))
         diversities = [self.evidence.exploration.diversity(model.uid) for model in others]
         return others, proportional_weights([1.0 if share is None else share for share in diversities])
 
@@ -200,10 +203,15 @@ class OpponentChoice:
                 worth = self._pfsp_weights(policies, older)
             case "meta-nash" if older:
                 fixed = self.members.fixed()
-                worth = self.evidence.payoffs.mixture([one.uid for one in (*older, *fixed)])[: len(older)]
+                uids = [one.uid for one in (*older, *fixed)]
+                worth = self.evidence.payoffs.mixture(uids, self._rivals(policy))[: len(older)]
             case _:
                 worth = [0.0] * len(older)
         return {model.uid: value for model, value in zip(older, worth, strict=True)}
+
+    def _rivals(self, policy: str) -> list[str]:
+        """Return who may have the other seat than a policy's, if the two have a policy each."""
+        return [one.uid for one in self.members.active() if one.policy != policy] if self.rule.sides else []
 
     def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
         return pfsp_weights(

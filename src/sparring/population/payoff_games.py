@@ -1,14 +1,17 @@
 """PayoffGames: the games between frozen members that fill a payoff matrix, and the mixture solved from it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from sparring.population.meta_strategies import meta_strategy
+from sparring.population.meta_strategies import meta_strategy, nash_of_columns
 from sparring.population.payoffs import PayoffTable
+
+MaySit = Callable[[str, str], bool]
+"""Whether two members may have the two seats, in this order."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,15 @@ class PayoffGames:
         self.table = PayoffTable()
         self.waiting: list[PayoffGame] = []
         self._next_number = 0
-        self._mixtures: dict[tuple[str, ...], list[float]] = {}
+        self._mixtures: dict[tuple[tuple[str, ...], tuple[str, ...]], list[float]] = {}
 
-    def join(self, uid: str, others: Sequence[str]) -> None:
-        """Put the games of a new member against each of the others on the list."""
+    def join(self, uid: str, others: Sequence[str], may_sit: MaySit = lambda first, second: True) -> None:
+        """Put the games of a new member against each of the others on the list, in the orders of seats that
+        they may have."""
         for other in others:
-            for turn in range(self.per_pair):
-                seats = (uid, other) if turn % 2 == 0 else (other, uid)
-                self.waiting.append(PayoffGame(self._next_number, *seats))
+            orders = [seats for seats in ((uid, other), (other, uid)) if may_sit(*seats)]
+            for turn in range(self.per_pair if orders else 0):
+                self.waiting.append(PayoffGame(self._next_number, *orders[turn % len(orders)]))
                 self._next_number += 1
 
     def drop(self, uids: Collection[str]) -> None:
@@ -76,17 +80,24 @@ class PayoffGames:
         """Count a game that could not be finished. It is not tried again."""
         self.table.add_failure(number, seating)
 
-    def mixture(self, uids: Sequence[str]) -> list[float]:
+    def mixture(self, uids: Sequence[str], rivals: Sequence[str] = ()) -> list[float]:
         """Return the probability of each of these members in the Nash equilibrium of maximum entropy.
 
         An entry of the matrix is half of what the row earns more than the column, on average over both
         seats. A pair that has not played counts as 0, a draw. See :func:`meta_strategy`. What the solver
         gives is rounded to its accuracy, so that equal members are equal.
+
+        Where the seats have different members, ``rivals`` may have the other one.
         """
-        key = tuple(uids)
+        key = tuple(uids), tuple(rivals)
         if key not in self._mixtures:
-            payoffs_MM = np.nan_to_num(self.table.matrix(uids).advantage_MM, nan=0.0)
-            self._mixtures[key] = [round(float(weight), 4) for weight in meta_strategy("nash", payoffs_MM)]
+            matrix = self.table.matrix([*rivals, *uids])
+            payoffs_MM = np.nan_to_num(matrix.advantage_MM, nan=0.0)
+            if rivals:
+                weights = nash_of_columns(payoffs_MM[: len(rivals), len(rivals) :])
+            else:
+                weights = meta_strategy("nash", payoffs_MM)
+            self._mixtures[key] = [round(float(weight), 4) for weight in weights]
         return self._mixtures[key]
 
     def unplayed_pairs(self, uids: Sequence[str]) -> int:

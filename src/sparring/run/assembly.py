@@ -17,6 +17,7 @@ from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import AddFixed
 from sparring.collection.results import EnvSpec, TakeIn
 from sparring.config import Config
+from sparring.config.league import Seats, seats_of
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.play import Games, GameSettings
 from sparring.core import Arena, InferenceClient, derive_seed
@@ -200,31 +201,44 @@ def evaluated_uid(config: Config, policy: str = POLICY_UID) -> str:
     return average_of(policy) if config.learning.average_decay else policy
 
 
-def pool_arguments(config: Config, policies: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments of a run's :class:`PoolService` that its configuration decides."""
+def pool_arguments(config: Config, policies: Sequence[str], roles: Seats | None = None) -> dict[str, Any]:
+    """Return the arguments of a run's :class:`PoolService` that its configuration decides.
+
+    ``roles`` are those of a program that are trained, with their policies.
+    """
     population = config.population
     weights = population.weights_by_name if population.weights else {}
+    rule = SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights)
+    if roles is not None and len({*roles.values()}) > 1:
+        rule = replace(rule, sides=tuple(roles.values()))
     return {
         "sample_mode": config.sample_mode,
         "max_active_lora": population.max_active_lora,
         "lag_range": population.lag_range,
         "policies": policies,
         "seed": derive_seed(config.seed, "pool"),
-        "rule": SamplingRule(population.mirror_share, population.pfsp, population.payoff_games, weights),
-        "build_league": partial(build_league, config),
+        "rule": rule,
+        "build_league": partial(build_league, config, roles=roles),
     }
 
 
-def build_pool(config: Config, policies: Sequence[str], tracker: LocalHandle | None = None) -> PoolService:
-    """Build the pool of a run with its policies; it keeps no journal."""
-    return PoolService(tracker=tracker, **pool_arguments(config, policies))
+def build_pool(
+    config: Config,
+    policies: Sequence[str],
+    tracker: LocalHandle | None = None,
+    roles: Seats | None = None,
+) -> PoolService:
+    """Build the pool of a run with its policies, and the roles of its program; it keeps no journal."""
+    return PoolService(tracker=tracker, **pool_arguments(config, policies, roles))
 
 
-def build_league(config: Config, pool: ModelPool) -> League | None:
+def build_league(config: Config, pool: ModelPool, roles: Seats | None = None) -> League | None:
     """Build the league, if one is configured, whose members are in the pool."""
     if config.league is None:
         return None
-    return League(config.league, pool, config.seed, config.population.add_every)
+    games = Games(config.envs).seats if roles is None else [roles]
+    settings = config.league.seated(games)
+    return League(settings, pool, config.seed, config.population.add_every, seats_of(games))
 
 
 def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:

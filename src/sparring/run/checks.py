@@ -40,8 +40,9 @@ from sparring.run.programs import (
     build_program,
     calls_in_tests,
     check_first_batch,
-    policies_of,
+    roles_of_policies,
     roles_with_answers,
+    trained_policies,
 )
 from sparring.run.rewards import checks_of_rewards
 
@@ -93,7 +94,7 @@ def check_config(config: Config, problems: list[InputError] | None = None) -> li
         is_playable, policies = _check_games(config, checks), config.policies
     else:
         program = checks.result(_checked_program, config)
-        is_playable, policies = program is not None, policies_of(program) if program else []
+        is_playable, policies = program is not None, trained_policies(config, program) if program else []
         checks.found += [f"program with the policies {', '.join(policies)}"] if program else []
     if is_playable:
         checks.result(_check_draws, config, program)
@@ -167,7 +168,11 @@ def _check_patience(config: Config) -> None:
 
 def _check_evolution(config: Config) -> None:
     evolves = config.league is not None and config.league.evolution is not None
-    if evolves and not any(lasting_opponents(config, game) for game in config.evaluated):
+    if (
+        evolves
+        and config.program is None
+        and not any(lasting_opponents(config, game) for game in config.evaluated)
+    ):
         problem = "needs an evaluation opponent that stays the same"
         raise InputError("league.evolution", problem, 'Set evaluation.opponents = ["random"]')
 
@@ -289,19 +294,23 @@ def _algorithms_in(config: Config, env: EnvSettings, policies: Sequence[str]) ->
 
 def _check_roles_list_answers(config: Config, program: Arena) -> None:
     """Raise an InputError if a policy learns from legal answers, but plays no role with any."""
-    roles = roles_with_answers(program)
-    listed = list(dict.fromkeys(role.policy for role in roles if role.policy not in program.frozen))
-    for policy in policies_of(program):
+    roles = {role.id: role for role in roles_with_answers(program)}
+    played = {
+        policy: [roles[name] for name in names if name in roles]
+        for policy, names in roles_of_policies(config, program).items()
+    }
+    listed = [policy for policy, some in played.items() if some]
+    for policy, own in played.items():
         ((field, algorithm),) = config.learning.algorithms_of([policy]).items()
         if not isinstance(algorithm, OverAnswersSettings):
             continue
-        if policy not in listed:
+        if not own:
             others = [f"learning.policies.{name}.algorithm" for name in listed]
             fix = f"Set {' and '.join(others)} instead" if others else OTHER_ALGORITHM
             problem = f"{algorithm.type} learns from legal answers, and the roles of {policy} have none"
             raise InputError(field, problem, fix)
-        for role in roles:
-            if role.policy == policy and role.stop:
+        for role in own:
+            if role.stop:
                 problem = f"needs answers that a model ends by itself, and {role.id} has stop {role.stop}"
                 raise InputError(field, problem, OTHER_ALGORITHM)
 

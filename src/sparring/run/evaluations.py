@@ -157,13 +157,14 @@ class Evaluations:
         """
         found = {}
         for env in self.config.evaluated:
-            for opponent in lasting_opponents(self.config, env):
-
-                def keep(index: int, rollout: Rollout, match: str = f"{env.name} {opponent}") -> None:
+            held = [seat for seat in seats if seat < env.num_players]
+            for opponent in lasting_opponents(self.config, env) if held else []:
+                played: dict[int, Rollout] = {}
+                model, keep = self.results[policy], played.__setitem__
+                await self._play("evolution", env, opponent, model, held, games, keep)
+                for index, rollout in played.items():
                     rewards = rollout.extras["final_rewards"]
-                    found[f"{match} {index}"] = float(rewards[seats[index % len(seats)]])
-
-                await self._play("evolution", env, opponent, self.results[policy], seats, games, keep)
+                    found[f"{env.name} {opponent} {index}"] = float(rewards[held[index % len(held)]])
         return found
 
     async def _play(

@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
-from sparring.collection.pool_state import LeagueTurn
 from sparring.config import Config
 from sparring.config.league import LeagueSettings
-from sparring.core import Arena, SparringError, derive_seed
+from sparring.config.play import Games
+from sparring.core import Arena, SparringError
 from sparring.core.records import EncodeAnswer, records_from_steps
-from sparring.population.evolution import Selection, select
-from sparring.population.pool_members import checkpoint_uid
 from sparring.run.evaluations import Evaluations
 from sparring.run.learners import Learners, Records, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
@@ -186,16 +184,13 @@ class GameSource(PlaySource):
             config.copied_policies,
             arena.client,
             arena.concurrency,
+            learners,
         )
         self.games = games
         self.overlaps = games.overlaps
-        self.learners = learners
         self.evaluations = Evaluations(config, arena, serving.results, directory)
-        self._league_figures: dict[str, float] = {}
         self._accounts: dict[str, int] = {}
         self._consumed = 0
-        self._play_seconds = 0.0
-        self._serving_logged = False
 
     async def shutdown(self) -> None:
         """End play and close the files."""
@@ -220,7 +215,7 @@ class GameSource(PlaySource):
             ready = await self.games.play(saved, progress)
         finally:
             self.serving.check()
-        self._play_seconds = perf_counter() - started
+        self.play_seconds = perf_counter() - started
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
@@ -245,73 +240,22 @@ class GameSource(PlaySource):
             await self.games.finish_games(saved.step, bool(await self.missing_copies(saved.step)))
             self.directory.check_epoch()
             await self.add_copies(saved.step)
-            saved = await self._league_turn(saved)
+            saved = await self.league_turn(saved, self.state)
         published = await self.games.publish(saved)
         await self.serve_copies()
         return published
 
-    async def _league_turn(self, saved: Saved) -> Saved:
-        """Freeze the players of a league that are due after an update, after which some begin again.
-
-        The pool writes down what is done in one step, and the learners save who begins again. Only then are
-        the update's weights announced, so whoever is killed, the same is done.
-        """
-        if self.config.league is None:
-            return saved
-        pool = self.games.pool
-        due: list[str] = await pool.players_due.remote(saved.step)
-        paths = {
-            player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
-        }
-        rivals: list[list[str]] = await pool.rivals.remote(saved.step, due)
-        selection = await self._select(saved, self.config.league, rivals)
-        turn: LeagueTurn = await pool.freeze_players.remote(saved.step, paths, selection)
-        self._league_figures = turn.figures
-        if turn.again or turn.children:
-            await self.serve_copies()
-            saved = await self.learners.start_again(turn.again, turn.children)
-            await self.serving.publish(saved)
-        return saved
-
-    async def _select(self, saved: Saved, league: LeagueSettings, rivals: list[list[str]]) -> Selection:
-        """Compare players, and return which are replaced.
-
-        Those that have learned nothing since they began are left out: they were replaced, and a version of a
-        policy has one adapter.
-        """
-        groups = [[player for player in group if saved.ages[player]] for group in rivals]
-        groups = [group for group in groups if len(group) > 1]
-        if league.evolution is None or not groups:
-            return Selection()
-        started = perf_counter()
-        await self._log_serving(self._play_seconds)
-        await self.serving.publish_results()
-        rewards = [
-            {
-                player: await self.evaluations.rewards(
-                    player, league.players[player].seats, league.evolution.games
-                )
-                for player in group
-            }
-            for group in groups
-        ]
-        self.serving.check()
-        self.serving.reset()
-        self.metrics.add({"time/evaluation_seconds": perf_counter() - started})
-        return select(rewards, league.evolution, derive_seed(self.config.seed, "evolution", saved.step))
+    async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
+        """Play matches against opponents that stay the same."""
+        assert league.evolution is not None
+        seats = league.seated(Games(self.config.envs).seats).players[player].seats
+        return await self.evaluations.rewards(player, [int(seat) for seat in seats], league.evolution.games)
 
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the accounts of games and steps, and the figures of a league."""
-        await self._log_serving(play_seconds)
-        self._serving_logged = False
+        await self.log_serving(play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self._accounts.items()})
-        self.metrics.log({f"league/{name}": value for name, value in self._league_figures.items()})
-
-    async def _log_serving(self, play_seconds: float) -> None:
-        """Log the engines' statistics of an update's games, unless this was done before a comparison."""
-        if not self._serving_logged:
-            await self.serving.log(self.metrics, play_seconds)
-        self._serving_logged = True
+        self.log_league()
 
     async def evaluate(self, step: int, *, full: bool, progress: RunProgress) -> dict[str, str]:
         """Play matches and compute exact measures."""

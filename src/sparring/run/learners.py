@@ -108,9 +108,14 @@ class Learners(Protocol):
         Raises SparringError if the update before it was not made, or an update fails.
         """
 
-    async def start_again(self, policies: Collection[str], children: Sequence[Child] = ()) -> Saved:
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
         """Let policies begin again after the last update from what they began with, and let children take
-        the place of others, once."""
+        the place of others, once.
+
+        Learners that save every update call ``source`` and save it as well: the state of what plays.
+        """
 
     async def results(self) -> dict[str, str | None]:
         """Return the directory of the adapter that training produces, by policy: the average if any."""

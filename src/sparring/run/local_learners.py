@@ -184,7 +184,9 @@ class LocalLearners(PolicyLearners):
         self._last = self._learn(step, await batch.records(self.model.encode_answer))
         return self._progress()
 
-    async def start_again(self, policies: Collection[str], children: Sequence[Child] = ()) -> Saved:
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
         """Let policies and children begin; the next checkpoint has them so."""
         for policy, tensors in self._new_beginnings(policies, children).items():
             self.learners[policy].start_again(tensors)

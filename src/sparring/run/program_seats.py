@@ -1,16 +1,27 @@
-"""Who sits where in a program's episodes: the role that is trained, and members of the pool in the others."""
+"""Who sits where in a program's episodes: who is trained, and members of the pool in the other roles."""
 
+import math
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparring.collection.scheduler import agent_of
 from sparring.config import Config
-from sparring.core import Arena, EpisodeRequest, GenerateResult, derive_seed
+from sparring.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
 from sparring.core.own_code import list_of, method_of
 from sparring.core.played import finite_reward
+from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.run.draws import opponent_calls
+from sparring.run.programs import seats_of_program
+
+
+@dataclass(frozen=True)
+class SeatedRoles:
+    """The pool's member in each role of a program, and the roles that learn."""
+
+    uids: dict[str, str]
+    learning: set[str]
 
 
 class ProgramSeats:
@@ -21,18 +32,21 @@ class ProgramSeats:
     group, is trained; the pool chooses an opponent for each of the others, which
     takes the place of that role's policy. Roles that are not configured play and train as in ``mirror``.
 
+    A league takes the place of the mode: for each group it draws who has each role, and who learns in it.
+
     Args:
         config: the run's configuration.
         pool: the pool, with every policy.
+        league: the run's league, if it has one.
         arena: the program.
     """
 
-    def __init__(self, config: Config, pool: ModelPool, arena: Arena) -> None:
+    def __init__(self, config: Config, pool: ModelPool, league: League | None, arena: Arena) -> None:
         self.config = config
         self.pool = pool
+        self.league = league
         self.arena = arena
-        roles = arena.roles.values()
-        self.policy_of = {role.id: role.policy for role in roles if role.policy not in arena.frozen}
+        self.policy_of = {str(role): policy for role, policy in seats_of_program(arena).items()}
         self.others = opponent_calls(config)
         self.roles = config.population.roles or list(self.policy_of)
 
@@ -41,9 +55,9 @@ class ProgramSeats:
 
         ``meta["uids"]`` names the pool's member in each configured role, except in mirror games.
         """
-        if self.config.population.sample_mode == "mirror":
+        if self.config.sample_mode == "mirror":
             return requests
-        drawn: dict[Any, tuple[str, dict[str, str]] | None] = {}
+        drawn: dict[Any, SeatedRoles | None] = {}
         seated = []
         for number, request in enumerate(requests):
             group = request.meta.get("group", ("alone", number))
@@ -54,28 +68,40 @@ class ProgramSeats:
             if seats is None:
                 seated.append(request)
                 continue
-            trained, uids = seats
-            agents = {
-                role: agent_of(self.pool, uid, self.others) for role, uid in uids.items() if role != trained
-            }
-            meta = {**request.meta, "uids": uids}
-            seated.append(replace(request, meta=meta, agents={**agents, **request.agents}))
+            meta = {**request.meta, "uids": seats.uids}
+            seated.append(replace(request, meta=meta, agents={**self._agents(seats), **request.agents}))
         return seated
 
     def rate(self, result: GenerateResult) -> None:
-        """Rate the members that met in an episode. Roles of a single member are one player."""
+        """Rate the members that met in an episode. Roles of a single member are one player.
+
+        What each role earned in it, on average over its matches, goes to the payoffs that the pool keeps.
+        """
         uids = self.policy_of | result.rollout.meta.get("uids", {})
         source = method_of(self.arena, "outcomes")
+        earned: dict[str, list[float]] = {role: [] for role in self.policy_of}
         for rewards in list_of(dict, self.arena.outcomes(result), f"what {source} returned"):
             for role, reward in rewards.items():
                 finite_reward(reward, f"{source} for role {role}")
             met = {role: uids[role] for role in rewards if role in uids}
+            for role in met.keys() & earned.keys():
+                earned[role].append(rewards[role])
             if len(set(met.values())) > 1:
                 scores = [rewards[role] for role in met]
                 self.pool.push_result([*met.values()], scores, result.rollout.episode_type, [])
+        means = {role: math.fsum(some) / len(some) for role, some in earned.items() if some}
+        if len(means) > 1:
+            self.pool.played.append([uids[role] for role in means], list(means.values()))
 
-    def _drawn(self, rng: random.Random) -> tuple[str, dict[str, str]] | None:
-        """Return the role that is trained, and the member in each role; ``None`` for a mirror game."""
+    def _drawn(self, rng: random.Random) -> SeatedRoles | None:
+        """Return who has each role, and which learn; ``None`` for a mirror game."""
+        if self.league is not None:
+            pairing = self.league.draw(rng)
+            self.league.count(pairing.player, pairing.reason)
+            uids = {str(role): uid for role, uid in pairing.uids.items()}
+            learning = {role for role, uid in uids.items() if uid == pairing.player}
+            self.pool.count_drawn({*uids.values()} - {pairing.player} or {pairing.player})
+            return SeatedRoles(uids, learning)
         if self.pool.draw_mirror(rng):
             self.pool.count_drawn({self.policy_of[role] for role in self.roles})
             return None
@@ -85,4 +111,11 @@ class ProgramSeats:
             role: self.pool.sample(mine, rng, self.policy_of[role]) for role in self.roles if role != trained
         }
         self.pool.count_drawn({*others.values()})
-        return trained, {trained: mine, **others}
+        return SeatedRoles({trained: mine, **others}, {trained})
+
+    def _agents(self, seats: SeatedRoles) -> dict[str, AgentSpec]:
+        """Return who answers for each role, unless its own policy does, and learns."""
+        learning = {role: AgentSpec("policy", seats.uids[role]) for role in seats.learning}
+        agents = {role: agent_of(self.pool, uid, self.others) for role, uid in seats.uids.items()}
+        own = {role for role in learning if seats.uids[role] == self.policy_of[role]}
+        return {role: agent for role, agent in {**agents, **learning}.items() if role not in own}

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
+from time import perf_counter
 from typing import Any
 
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.rollout_log import BatchLog, RolloutLog, write_rollouts
 from sparring.config import Config
+from sparring.config.league import LeagueSettings
 from sparring.core import (
     AgentSpec,
     Arena,
@@ -14,34 +16,39 @@ from sparring.core import (
     GenerateResult,
     GRPOCredit,
     InferenceClient,
+    InputError,
     ReinforcePPBaselineCredit,
     RLOOCredit,
     SparringError,
     TrainingBatch,
     TrainingRecord,
 )
+from sparring.core.adapters import BASE
 from sparring.core.credit.assigners import equal_group_share, mean_group_size
 from sparring.core.current_episode import episode_counts
-from sparring.core.errors import check_failures
+from sparring.core.errors import check_failures, shown
 from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, list_of, own_code, returned, state_of
 from sparring.core.play import trajectories_of_roles
 from sparring.core.records import records_from_steps, rewarded_without_step
 from sparring.core.types import seated
 from sparring.evaluation.figures import figure_text, figures_of
-from sparring.evaluation.results import evaluation_path, write_evaluation
+from sparring.evaluation.results import MeasureResult, evaluation_path, write_evaluation
 from sparring.population.standings import standings
 from sparring.run import assembly
-from sparring.run.learners import BatchOf, Saved, UpdateBatch, by_policy
+from sparring.run.learners import BatchOf, Learners, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
+from sparring.run.program_payoffs import ProgramPayoffs
 from sparring.run.program_seats import ProgramSeats
 from sparring.run.programs import (
     drawn_by_role,
     failures_of_evaluation,
     measured,
     measured_agents,
-    policies_of,
+    roles_of_policies,
+    seats_of_program,
+    trained_policies,
 )
 from sparring.run.progress import RunProgress
 from sparring.run.progress_views import print_line
@@ -68,18 +75,23 @@ class ProgramSource(PlaySource):
         arena: Arena,
         client: InferenceClient,
         serving: Serving,
+        learners: Learners,
         max_calls: int,
     ) -> None:
-        policies = policies_of(arena)
-        service = assembly.build_pool(config, policies)
-        pool = LocalHandle(service)
-        super().__init__(config, directory, metrics, serving, pool, policies, policies, client, max_calls)
-        self.pool = service.pool
+        policies = trained_policies(config, arena)
+        copied = policies if config.league is None else config.copied_policies
+        self.service = assembly.build_pool(config, policies, roles=seats_of_program(arena))
+        pool = LocalHandle(self.service)
+        super().__init__(
+            config, directory, metrics, serving, pool, policies, copied, client, max_calls, learners
+        )
+        self.pool = self.service.pool
         self.rollout_log = RolloutLog(directory.rollouts)
         self.arena = arena
         arena.client = client
         arena.set_concurrency(min(config.collection.concurrency, max_calls))
-        self.seats = ProgramSeats(config, self.pool, arena)
+        self.payoffs = ProgramPayoffs(config, self.pool, arena)
+        self.seats = ProgramSeats(config, self.pool, self.service.state.league, arena)
         arena.seat = self.seats.seat
         self.counts = dict.fromkeys(("started", "finished", "failed", "dropped", "retried"), 0)
         self.overlaps = config.collection.max_staleness > 0
@@ -115,7 +127,7 @@ class ProgramSource(PlaySource):
         if state:
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(state["arena"])
-            self.pool.load_state_dict(state["pool"])
+            self._load_pool(state)
             self.counts = dict(state["counts"])
             if self.buffer is not None:
                 self.buffer.load_state_dict(state["buffer"])
@@ -134,13 +146,15 @@ class ProgramSource(PlaySource):
         """Play one step of the arena; if play overlaps with learning, begin the next one."""
         self.arena.on_result = lambda result: self._ended(result, progress)
         if self._playing is None:
-            await self._begin_step()
+            await self._begin_step(progress)
         assert self._playing is not None
+        began = perf_counter()
         try:
             number, results, started = await self._playing
         finally:
             self._playing = None
             self.serving.check()
+        self.play_seconds = perf_counter() - began
         with own_code():
             batch = returned(self.arena.end_step(number, results), TrainingBatch, "the program's end_step")
             list_of(TrainingRecord, batch.records, "what the program's end_step returned as records")
@@ -159,7 +173,7 @@ class ProgramSource(PlaySource):
         if unknown:
             raise SparringError(f"a step is by {min(unknown)}, which is not a policy of the program")
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
-            await self._begin_step()
+            await self._begin_step(progress)
         return BatchOf(records, results)
 
     def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
@@ -171,13 +185,30 @@ class ProgramSource(PlaySource):
         self.metrics.log({f"accounts/steps {k}": float(v) for k, v in self.buffer.counts().items()})
         return records
 
-    async def _begin_step(self) -> None:
+    async def _begin_step(self, progress: RunProgress) -> None:
+        await self._play_payoffs(progress)
         if self.overlaps:
             self._state_before_step = self._state_of_arena()
         with own_code():
             number, requests = await self.arena.begin_step()
         self._in_play = {uid for one in requests for uid in one.meta.get("uids", {}).values()}
         self._playing = asyncio.create_task(self._play_step(number, requests))
+
+    async def _play_payoffs(self, progress: RunProgress) -> None:
+        """Play the episodes between frozen members that the pool waits for."""
+        waiting = len(self.pool.payoffs.waiting)
+        if not waiting:
+            return
+        progress.say(f"{waiting} episodes between frozen opponents, for the payoff matrix")
+        self.arena.on_result = None
+        failed = await self.payoffs.play()
+        self.arena.on_result = lambda result: self._ended(result, progress)
+        self.serving.check()
+        check_failures(failed, waiting, self.config.collection.max_failed_fraction, "episodes for payoffs")
+        for name, count in (("finished", waiting - len(failed)), ("failed", len(failed))):
+            self.counts[f"payoff_{name}"] = self.counts.get(f"payoff_{name}", 0) + count
+        if line := self.payoffs.warning():
+            print_line(progress.console, line)
 
     async def _play_step(self, number: int, requests: list[EpisodeRequest]) -> PlayedStep:
         counts = Counter[str]()
@@ -238,14 +269,18 @@ class ProgramSource(PlaySource):
         """Play with these weights, freeze copies of them if that is due, and log who beats whom."""
         await self.serving.publish(saved)
         self.directory.check_epoch()
-        if await self.add_copies(saved.step):
+        copied = await self.add_copies(saved.step)
+        await self.league_turn(saved, self.state)
+        if copied or self.config.league is not None:
             await self.serve_copies(sorted(self._in_play))
         self.log_standings(saved.step, standings(self.pool))
 
     async def log(self, play_seconds: float) -> None:
-        """Log the engines' statistics, the counts of episodes, and the ratings of several policies."""
-        await self.serving.log(self.metrics, play_seconds)
+        """Log the engines' statistics, the counts of episodes, the ratings of several policies, and the
+        figures of a league."""
+        await self.log_serving(play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
+        self.log_league()
         members = self.pool.opponents()
         if len(members) > 1:
             figures = self.pool.figures()
@@ -259,24 +294,46 @@ class ProgramSource(PlaySource):
         self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
         agents = self._results()
-        playing = seated.set(agents)
         try:
-            measures = await called(self.arena.evaluate, "the program's evaluate")
+            measures = await self._measured(agents)
         except SparringError:
             self._report_failures(seen, progress)
             raise
-        finally:
-            seated.reset(playing)
-            self.serving.check()
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
-        for name, result in measured(measures, drawn_by_role(self.arena, agents)).items():
+        for name, result in measures.items():
             write_evaluation(self.directory.evaluation, step, name, result)
             summary[name] = next(map(figure_text, figures_of(result)), "-")
         self._keep_evaluated(step, seen)
         self.serving.reset()
         return summary
+
+    async def _measured(self, agents: dict[str, AgentSpec]) -> dict[str, MeasureResult]:
+        """Return the program's measures, played by these agents; evolution's must be among them."""
+        playing = seated.set(agents)
+        try:
+            measures = await called(self.arena.evaluate, "the program's evaluate")
+        finally:
+            seated.reset(playing)
+            self.serving.check()
+        found = measured(measures, drawn_by_role(self.arena, agents))
+        evolution = None if self.config.league is None else self.config.league.evolution
+        if evolution is not None and evolution.measure not in found:
+            problem = f"the program does not measure {shown(evolution.measure)}"
+            raise InputError("league.evolution.measure", problem, f"Name one of: {', '.join(found)}")
+        return found
+
+    async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
+        """Measure the program with the player in its roles, and the base model in the others."""
+        assert league.evolution is not None
+        held = roles_of_policies(self.config, self.arena)[player]
+        model = self.serving.results[player]
+        models = {role: model if role in held else BASE for role in self.seats.policy_of}
+        self.arena.on_result = lambda result: None
+        measures = await self._measured(measured_agents(self.arena, self.config, models))
+        values = measures[str(league.evolution.measure)].values
+        return {str(number): value for number, value in enumerate(values)}
 
     def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
         """Write the first episodes of an evaluation, ordered by seed because they end in any order."""
@@ -305,8 +362,14 @@ class ProgramSource(PlaySource):
         While a step is in progress, the arena's state is that before the step, from which it is played again.
         """
         arena = self._state_of_arena() if self._playing is None else self._state_before_step
-        state = {"arena": arena, "pool": self.pool.state_dict(), "counts": dict(self.counts)}
+        games = self.service.state.whole_state()
+        state = {"arena": arena, "pool": games.pop("pool"), "games": games, "counts": dict(self.counts)}
         return state if self.buffer is None else state | {"buffer": self.buffer.state_dict()}
+
+    def _load_pool(self, state: dict[str, Any]) -> None:
+        """Continue from the pool of a state, and from its league, which those of earlier versions lack."""
+        pool = self.service.state
+        pool.load_state_dict(pool.whole_state() | state.get("games", {}) | {"pool": state["pool"]})
 
     def _state_of_arena(self) -> dict[str, Any]:
         with own_code("the program's state_dict failed"):

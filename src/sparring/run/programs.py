@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparring.config import Config
+from sparring.config.league import Seats
 from sparring.config.play import Games
 from sparring.config.programs import (
     DebateSettings,
@@ -78,7 +79,9 @@ def build_program(config: Config) -> Arena | None:
     arena.frozen |= config.frozen.keys()
     _set_roles(arena, config)
     _check_roles(arena, config)
-    config.check_policies(policies_of(arena))
+    if config.league is not None:
+        config.league.check_seats([(config.play.names[0], seats_of_program(arena))])
+    config.check_policies(trained_policies(config, arena))
     return arena
 
 
@@ -118,10 +121,28 @@ def check_first_batch(arena: Arena) -> None:
         raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
 
 
+def seats_of_program(arena: Arena) -> Seats:
+    """Return the roles of an arena that are trained, in their order, with their policies."""
+    return {role.id: role.policy for role in arena.roles.values() if role.policy not in arena.frozen}
+
+
 def policies_of(arena: Arena) -> list[str]:
     """Return the policies that the roles of an arena name and train, in the order of the roles."""
-    named = dict.fromkeys(role.policy for role in arena.roles.values())
-    return [policy for policy in named if policy not in arena.frozen]
+    return list(dict.fromkeys(seats_of_program(arena).values()))
+
+
+def trained_policies(config: Config, arena: Arena | None) -> list[str]:
+    """Return the policies that a run of games or a program trains."""
+    return config.policies if arena is None or config.league is not None else policies_of(arena)
+
+
+def roles_of_policies(config: Config, arena: Arena) -> dict[str, list[str]]:
+    """Return the roles that each policy may play and learn in a run of a program."""
+    roles = seats_of_program(arena)
+    if config.league is not None:
+        players = config.league.seated([roles]).players
+        return {name: [str(role) for role in player.seats] for name, player in players.items()}
+    return {name: [str(role) for role, one in roles.items() if one == name] for name in policies_of(arena)}
 
 
 def roles_with_answers(arena: Arena) -> list[Role]:
@@ -263,6 +284,12 @@ def _check_roles(arena: Arena, config: Config) -> None:
 
 
 def _check_population(arena: Arena, config: Config) -> None:
+    trained = seats_of_program(arena)
+    if config.population.sample_mode == "meta-nash" and len(trained) != 2:
+        problem = (
+            f"meta-nash needs two roles that are trained, but the program has {', '.join(map(str, trained))}"
+        )
+        raise InputError("population.sample_mode", problem, "Choose another mode, such as pfsp")
     for name in config.population.roles:
         if name not in arena.roles:
             fix = f"It has: {', '.join(arena.roles)}"

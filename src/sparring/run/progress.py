@@ -197,11 +197,9 @@ def account_lines(counts: Mapping[str, int]) -> list[str]:
             f" {counts['filtered']} left out)",
             f"answers: {_by_name('steps ', counts)}",
         ]
-        ended, failed = counts["payoff_finished"], counts["payoff_failed"]
-        if ended + failed:
-            lines.append(
-                f"games between frozen members, for their payoffs: {ended} finished, {failed} failed"
-            )
+    ended, failed = counts.get("payoff_finished", 0), counts.get("payoff_failed", 0)
+    if ended + failed:
+        lines.append(f"games between frozen members, for their payoffs: {ended} finished, {failed} failed")
     if failed_of := _by_name("failed ", counts, of_errors=True):
         lines.append(f"failed, by type of error: {failed_of}")
     if raised := _by_name("raised ", counts, of_errors=True):

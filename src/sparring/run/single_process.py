@@ -26,7 +26,7 @@ from sparring.run.local_games import LocalGames
 from sparring.run.local_learners import LocalLearners
 from sparring.run.metrics import RunMetrics
 from sparring.run.program_source import ProgramSource
-from sparring.run.programs import build_program, policies_of
+from sparring.run.programs import build_program, trained_policies
 from sparring.run.progress_views import print_line, working
 from sparring.run.run_directory import RunDirectory
 from sparring.run.serving import EmbeddedServing, Serving
@@ -61,7 +61,7 @@ def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | 
 def build_trainer(config: Config, directory: RunDirectory, console: Console) -> Trainer:
     """Build the loop of a run with everything in this process."""
     program = build_program(config)
-    policies = policies_of(program) if program is not None else config.policies
+    policies = trained_policies(config, program)
     sources = None if directory.config_file.exists() else find_given(config)
     config = with_own_copies(config, directory)
     with working(console, f"loading {config.model.name}"):
@@ -84,7 +84,7 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     calls = config.inference.max_queue
     source: Source
     if program is not None:
-        source = ProgramSource(config, directory, metrics, program, client, serving, calls)
+        source = ProgramSource(config, directory, metrics, program, client, serving, saving, calls)
     else:
         games = LocalGames(config, directory, log.tracker, client)
         arena = assembly.build_arena(config, client, calls)

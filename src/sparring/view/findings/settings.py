@@ -21,7 +21,7 @@ _OF_PROGRAMS = {
     "verifiers": ("taskset", "episodes_per_task", "evaluation_tasks", "options"),
 }
 """The fields of each kind of program, in the order of ``_OF_GAMES``."""
-_ONLY_OF_GAMES = ("envs", "league", "evaluation.games", "evaluation.games_during")
+_ONLY_OF_GAMES = ("envs", "evaluation.games", "evaluation.games_during")
 
 
 def fields_of(run: RunView, settings: tuple[str, ...]) -> tuple[str, ...]:
