@@ -23,6 +23,7 @@ settings.load_profile("default-suite")
 
 STARTS_RAY = {
     "test_cluster_elsewhere",
+    "test_cluster_evolution",
     "test_cluster_faults",
     "test_cluster_given_adapters::test_roles_that_start_from_an_adapter_and_meet_a_frozen_one_learn_the_same_on_ray",
     "test_cluster_league",

@@ -33,3 +33,12 @@ class Talk(Game):
     def _own_rewards(self):
         gained = float(sum(map(ord, "".join(self.said))) % 3 - 1)
         return {0: gained, 1: -gained}
+
+
+class Favourites(Talk):
+    """Each of these characters is worth a point, and few models say them often."""
+
+    def _own_rewards(self):
+        said = [sum(map(text.count, "4D75py&")) for text in self.said]
+        gained = float(sum(said[0::2]) - sum(said[1::2]))
+        return {0: gained, 1: -gained}

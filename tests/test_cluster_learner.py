@@ -25,10 +25,12 @@ from sparring.core.adapters import ADAPTER_FILE, MANIFEST_FILE
 from sparring.core.files import Epoch
 from sparring.core.manifest import seal
 from sparring.core.own_modules import OWN_MODULE
+from sparring.learn.adapter_evolution import child_of
 from sparring.learn.algorithms import Reinforce
 from sparring.learn.checkpoints import save_adapter
 from sparring.learn.learner import Learner
 from sparring.learn.policy import LoraSettings, PolicyModel
+from sparring.population.evolution import Child
 from sparring.run.adapter_versions import KEPT_VERSIONS
 from sparring.run.given_adapters import load_adapter_of
 from sparring.run.learners import BatchOf, Saved
@@ -62,7 +64,7 @@ def learner(
 ) -> LearnerService:
     build = functools.partial(learners, policies, average, start, algorithm)
     group = LearnerGroup(build, 1, cpus=0, gpus=0, timeout_seconds=10)
-    return LearnerService(group, directory, "tiny", started=policies if start else (), **options)
+    return LearnerService(group, directory, "tiny", **options)
 
 
 def only(directory, average: float = 0.5, **options) -> LearnerService:
@@ -477,6 +479,27 @@ async def test_a_learner_that_is_killed_knows_who_started_again(tmp_path):
         assert all(torch.equal(left[name], right[name]) for name in left)
         found = [load_file(Path((await one.results())[policy]) / ADAPTER_FILE) for one in (whole, cut)]
         assert all(torch.equal(found[0][name], found[1][name]) for name in found[0]), "its average"
+
+
+CHILD = Child("seeker", ("hider",), noise=0.1, seed=7)
+
+
+async def test_a_child_takes_the_place_of_a_policy_once(tmp_path):
+    one = learner(tmp_path, may_start_again=["seeker"])
+    await one.update(1, records(1), {"at": 1})
+    before = Path(one.saved().adapters["seeker"])
+    parent = load_file(Path((await one.results())["hider"]) / ADAPTER_FILE)
+    saved = await one.start_again(1, [], [CHILD])
+    place = Path(saved.adapters["seeker"])
+    assert place != before, "an engine that knows the files of this version must not keep their weights"
+    assert (saved.versions["seeker"], saved.ages) == (1, {"hider": 1, "seeker": 0})
+    child, found = child_of([parent], CHILD.noise, CHILD.seed), load_file(place / ADAPTER_FILE)
+    assert all(torch.equal(found[name], child[name]) for name in child)
+    assert (await one.results())["seeker"] == str(place), "its average begins with it"
+    again = learner(tmp_path, may_start_again=["seeker"])
+    assert again.saved().adapters == saved.adapters
+    assert await again.start_again(1, [], [CHILD]) == again.saved()
+    assert (await again.update(2, records(2), {})).adapters["seeker"].endswith("seeker/000002")
 
 
 async def test_a_policy_starts_again_only_after_the_last_update(tmp_path):

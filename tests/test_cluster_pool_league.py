@@ -8,6 +8,7 @@ from sparring.collection.pool import PoolService
 from sparring.collection.pool_state import LeagueTurn
 from sparring.config.league import LeagueSettings
 from sparring.core.adapters import AdapterRef, Weights
+from sparring.population.evolution import Child, Selection
 from sparring.population.league import SNAPSHOT_GAMES, League
 from sparring.population.model_pool import ModelPool
 
@@ -77,6 +78,21 @@ def test_a_repeated_call_changes_nothing_before_and_after_the_weights_are_publis
         assert service.state.state_dict() == state
         service = open_pool(tmp_path)
         service.publish(weights(1, None), GAMES)
+
+
+def test_who_is_replaced_is_written_once_and_rated_as_a_beginner(tmp_path):
+    service = pool(tmp_path)
+    child = Child("default", ("attacker",), 0.1, 5)
+    service.players_due(1)
+    turn = service.freeze_players(1, {}, Selection([child], {"default/parents/attacker": 1.0}))
+    assert turn.children == [child]
+    assert turn.figures["default/parents/attacker"] == 1.0
+    (member,) = [one for one in service.pool.opponents() if one.uid == "default"]
+    assert member.rating == service.pool.ratings.default
+    other = Selection([Child("attacker", ("default",), 0.1, 6)])
+    for again in (service, open_pool(tmp_path)):
+        assert again.rivals(1, []) == []
+        assert again.freeze_players(1, {}, other) == turn
 
 
 def test_games_of_the_next_update_are_not_rated_by_a_repeated_call(tmp_path):

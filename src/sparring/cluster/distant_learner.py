@@ -9,7 +9,7 @@ import asyncio
 import os
 import shutil
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from sparring.cluster.transfer import send, take
 from sparring.core import InputError
 from sparring.core.adapters import MANIFEST_FILE
 from sparring.core.files import remove_directory
+from sparring.population.evolution import Child
 from sparring.run.learners import Saved, UpdateBatch
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import LEARNED, log_files, saved_directories
@@ -126,11 +127,15 @@ class DistantLearner:
             return self._told(await self._service.update(step, batch, state))
 
     async def start_again(
-        self, step: int, policies: list[str], source: dict[str, Any] | None = None
+        self,
+        step: int,
+        policies: list[str],
+        source: dict[str, Any] | None = None,
+        children: Sequence[Child] = (),
     ) -> Saved:
         """See :meth:`LearnerService.start_again`."""
         async with self._pushed():
-            return self._told(await self._service.start_again(step, policies, source))
+            return self._told(await self._service.start_again(step, policies, source, children))
 
     async def results(self) -> dict[str, str | None]:
         """See :meth:`LearnerService.results`."""

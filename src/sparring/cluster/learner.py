@@ -7,13 +7,14 @@ that the actor answers meanwhile. torch is imported by the actor, not with this 
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.core import SparringError, TrainingRecord
 from sparring.core.files import Epoch, finish_replacements, remove_directory
+from sparring.population.evolution import Child
 from sparring.run.adapter_versions import AdapterVersions
 from sparring.run.answer_lengths import AnswerLimits
 from sparring.run.learners import Records, Saved, UpdateBatch
@@ -32,8 +33,6 @@ class LearnerService(PolicyLearners):
 
     Args:
         base_name: name of the base model, for the adapters' configuration.
-        started: the policies that start from an adapter; the others play as the base model until their first
-            update.
         may_start_again: the policies that :meth:`start_again` is for.
         limits, log: see :class:`PolicyLearners`.
 
@@ -46,7 +45,6 @@ class LearnerService(PolicyLearners):
         directory: Path,
         base_name: str,
         *,
-        started: Collection[str] = (),
         may_start_again: Collection[str] = (),
         limits: AnswerLimits | None = None,
         log: AdvantageLog | None = None,
@@ -57,13 +55,13 @@ class LearnerService(PolicyLearners):
         run.check_epoch()
         super().__init__(group.learners, run, base_name, may_start_again, limits, log)
         self.group = group
-        self.files = AdapterVersions(self.learners, run, base_name, started, group.compute)
+        self.files = AdapterVersions(self.learners, run, base_name, group.compute)
         self._unsaved: int | None = None
         self._one_change = asyncio.Lock()
         finish_replacements(directory / "learner", r"\d+")
         steps = self.directory.saved_updates()
         self._load_newest(steps, self.directory.saved_update)
-        for policy in self.learners if steps else started:
+        for policy in self.learners:
             if steps:
                 self.files.write_missing(policy)
             else:
@@ -93,9 +91,14 @@ class LearnerService(PolicyLearners):
         return self.saved()
 
     async def start_again(
-        self, step: int, policies: list[str], source: dict[str, Any] | None = None
+        self,
+        step: int,
+        policies: list[str],
+        source: dict[str, Any] | None = None,
+        children: Sequence[Child] = (),
     ) -> Saved:
-        """Let policies begin again after update ``step`` from what they began with, and save them so.
+        """Let policies begin again after update ``step`` from what they began with, let children take the
+        place of others, and save them so.
 
         With them, the state of what plays is saved, if ``source`` is given. A repeated call changes nothing.
         Raises SparringError if ``step`` is not the last update.
@@ -103,10 +106,7 @@ class LearnerService(PolicyLearners):
         async with self._one_change:
             self._check_last(step)
             self._check_saved()
-            later = [one for one in policies if self.learners[one].age]
-            if later and source is not None:
-                self._state = self._state | {"source": source}
-            await asyncio.to_thread(self._start_again, later)
+            await asyncio.to_thread(self._start_again, policies, source, children)
         return self.saved()
 
     async def results(self) -> dict[str, str | None]:
@@ -145,11 +145,16 @@ class LearnerService(PolicyLearners):
     def _update_one(self, policy: str, records: list[TrainingRecord]) -> dict[str, float]:
         return self.group.update(records, policy)
 
-    def _start_again(self, policies: list[str]) -> None:
-        for policy in policies:
-            self.group.start_again(policy, self._beginnings[policy])
+    def _start_again(
+        self, policies: list[str], source: dict[str, Any] | None, children: Sequence[Child]
+    ) -> None:
+        beginnings = self._new_beginnings(policies, children)
+        if beginnings and source is not None:
+            self._state = self._state | {"source": source}
+        for policy, tensors in beginnings.items():
+            self.group.start_again(policy, tensors)
             self.files.write(policy)
-        if policies:
+        if beginnings:
             self._save(self.directory.saved_update(self._last["step"]), self._state | self._last)
 
     def _adapter(self, policy: str) -> str | None:

@@ -3,7 +3,7 @@
 # ruff: noqa: D102 - The methods are those of ``Learners`` and ``Serving``.
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.program_collectors import ProgramCollectors
 from sparring.collection.serialization import PackedRecords
 from sparring.core.adapters import AdapterRef
+from sparring.population.evolution import Child
 from sparring.run.learners import BatchOf, Saved, State, UpdateBatch
 from sparring.run.metrics import RunMetrics
 from sparring.run.serving import Serving
@@ -48,10 +49,13 @@ class RemoteLearners:
         results: dict[str, str | None] = await self._learner.call.remote("results")
         return results
 
-    async def start_again(self, policies: Collection[str], source: State) -> Saved:
-        """Let policies begin again from what they began with; see :meth:`LearnerService.start_again`."""
-        again = list(policies)
-        saved: Saved = await self._learner.call.remote("start_again", self._step, again, await source())
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
+        """Let policies and children begin; see :meth:`LearnerService.start_again`."""
+        saved: Saved = await self._learner.call.remote(
+            "start_again", self._step, list(policies), await source(), list(children)
+        )
         return saved
 
     async def tidy(self, paths_in_use: list[str]) -> None:

@@ -20,6 +20,7 @@ from sparring.collection.results import GameResult
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import TRAINED, Weights
 from sparring.core.files import Epoch
+from sparring.population.evolution import Selection
 from sparring.population.league import BuildLeague
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
@@ -27,6 +28,7 @@ from sparring.population.pool_members import checkpoint_uid
 from sparring.population.ratings import PRIOR_MU
 from sparring.population.standings import Standings, standings
 
+NOBODY = Selection()
 SNAPSHOT_EVERY = 500
 """Entries of the journal after which a snapshot may replace them."""
 
@@ -154,13 +156,24 @@ class PoolService:
         self._kept.do(entries.RateHeldGames())
         return league.due(step)
 
-    def freeze_players(self, step: int, paths: dict[str, str | None]) -> LeagueTurn:
-        """Freeze the players of the league that are due after update ``step``, with these adapters.
+    def rivals(self, step: int, due: list[str]) -> list[list[str]]:
+        """Return the players that are to be compared after update ``step``, in groups, beside those ``due``.
 
-        A repeated call changes nothing, whatever its paths.
+        There are none once :meth:`freeze_players` has been called for it.
+        """
+        league = self.state.league
+        return [] if league is None or self._has_turned(step) else league.rivals(due, step)
+
+    def freeze_players(
+        self, step: int, paths: dict[str, str | None], selection: Selection = NOBODY
+    ) -> LeagueTurn:
+        """Freeze the players of the league that are due after update ``step``, with these adapters, and
+        replace those that were selected.
+
+        A repeated call changes nothing, whatever its paths and its selection.
         """
         if not self._has_turned(step):
-            self._kept.do(entries.FreezePlayers(step, paths))
+            self._kept.do(entries.FreezePlayers(step, paths, selection))
             self._changed.set()
         return self.state.turn
 

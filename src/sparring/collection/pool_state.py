@@ -13,6 +13,7 @@ from sparring.collection.scheduler import GameScheduler
 from sparring.collection.serialization import Packed, plain
 from sparring.core.adapters import BASE, AdapterRef, Weights
 from sparring.population import PayoffTable
+from sparring.population.evolution import Child, Selection
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.pool_members import iteration_of
@@ -56,10 +57,11 @@ class RateHeldGames(JournalEntry, frozen=True):
 
 
 class FreezePlayers(JournalEntry, frozen=True):
-    """Players of a league join the pool after an update, with these adapters."""
+    """Players of a league join the pool after an update, with these adapters, and some are replaced."""
 
     step: int
     paths: dict[str, str | None]
+    selection: Selection = Selection()
 
 
 class Publish(JournalEntry, frozen=True):
@@ -138,10 +140,12 @@ class Jobs(Packed):
 
 @dataclass(frozen=True)
 class LeagueTurn:
-    """What a league did after an update: the exploiters that start ``again``, and its figures."""
+    """What a league did after an update: the exploiters that start ``again``, the ``children`` that take the
+    place of players, and its figures."""
 
     step: int
     again: list[str] = field(default_factory=list)
+    children: list[Child] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
 
 
@@ -182,8 +186,8 @@ class PoolState:
                 return self._rate_match(step, size, games)
             case RateHeldGames():
                 self._rate_held_games()
-            case FreezePlayers(step, paths):
-                self._freeze_players(step, paths)
+            case FreezePlayers(step, paths, selection):
+                self._freeze_players(step, paths, selection)
             case Publish(weights, consumed):
                 self._rate_held_games()
                 self.weights, self.ledger.consumed = weights, consumed
@@ -278,12 +282,15 @@ class PoolState:
             self.league.load_state_dict(state["league"])
             self.turn = msgspec.convert(state["turn"], LeagueTurn)
 
-    def _freeze_players(self, step: int, paths: dict[str, str | None]) -> None:
+    def _freeze_players(self, step: int, paths: dict[str, str | None], selection: Selection) -> None:
         assert self.league is not None
         for player, path in paths.items():
             self.pool.add_checkpoint(path, step, player)
         again = self.league.start_again(list(paths), step)
-        self.turn = LeagueTurn(step, again, self.league.figures())
+        for child in selection.children:
+            self.pool.start_again(child.player)
+        figures = self.league.figures() | selection.figures
+        self.turn = LeagueTurn(step, again, selection.children, figures)
 
     def _rate_match(self, step: int, size: int, games: list[tuple[str, str, float, str]]) -> None:
         self.ledger.matches.add((step, size))

@@ -5,12 +5,15 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from sparring.config.base import Name, PolicyName, Rule, Settings, at_field
+from sparring.config.base import Line, Name, PolicyName, Rule, Settings, at_field
+from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS
 from sparring.core import InputError
 from sparring.core.play import LeagueRole, Seat
 
 Seats = Mapping[Seat, str]
 """The policy of each seat of a game, or of each role of a program that is trained."""
+FEWEST_COMPARED = 20
+"""The games on which players can be compared: with fewer, the interval of a difference is too narrow."""
 
 
 class PlayerSettings(Settings):
@@ -24,6 +27,22 @@ class PlayerSettings(Settings):
     seats: list[Annotated[int, Field(ge=0, le=999)] | Name] = Field(default=[], max_length=1000)
     """The seats that it holds: a game's by their numbers, `[0]`, a program's roles by their names,
     `["Solver"]`. By default those whose policy has its name; all, if none has."""
+
+
+class EvolutionSettings(Settings):
+    """Players of one role and the same seats are compared, and the worst is replaced by a child of better
+    ones."""
+
+    every: int = Field(default=20, ge=1, le=10_000_000)
+    """Number of updates between two comparisons."""
+    games: Annotated[int, FOR_GAMES] = Field(default=200, ge=FEWEST_COMPARED, le=10_000_000)
+    """Games that each player plays in each game of evaluations against each opponent there that stays the
+    same: scripts, `base` and adapters. The deals are the same for all players."""
+    measure: Annotated[Line | None, FOR_PROGRAMS] = None
+    """The measure of a program by which players are compared, such as `held-out accuracy`; larger is better.
+    The player has its roles, and the base model the others."""
+    noise: float = Field(default=0.02, ge=0, le=1)
+    """Standard deviation of the noise in each matrix of a child, relative to its root mean square."""
 
 
 class LeagueSettings(Settings):
@@ -47,6 +66,8 @@ class LeagueSettings(Settings):
     By default, it is frozen only every `population.add_every` updates."""
     snapshot_updates: int = Field(default=40, ge=1, le=10_000_000)
     """An exploiter is frozen after this many updates, however well it plays."""
+    evolution: EvolutionSettings | None = None
+    """Replacement of weak players. Nobody is replaced without it."""
 
     def rules(self) -> Iterable[Rule]:
         """There are players, and shares of games that add up."""
@@ -59,6 +80,22 @@ class LeagueSettings(Settings):
     def _shares_add_up(self) -> None:
         if self.self_play + self.forgotten > 1:
             raise at_field("and league.self_play are together more than 1", "Lower one of them", "forgotten")
+
+    @property
+    def rivals(self) -> list[list[str]]:
+        """The players that evolution compares: those of one role and the same seats, where there are two.
+
+        The settings are those of :meth:`seated`.
+        """
+        groups: dict[tuple[object, ...], list[str]] = {}
+        for name, player in self.players.items():
+            groups.setdefault((player.role, *sorted(map(str, player.seats))), []).append(name)
+        return [group for group in groups.values() if len(group) > 1]
+
+    @property
+    def may_start_again(self) -> list[str]:
+        """The players that may begin again, or be replaced."""
+        return self.exploiters if self.evolution is None else [*self.players]
 
     @property
     def mains(self) -> list[str]:
@@ -101,6 +138,9 @@ class LeagueSettings(Settings):
                         f"no main player {policy} plays seat {seat} of {game}",
                         f'Add [league.players.{policy}] with role = "main", or name a main player in {named}',
                     )
+        if self.evolution is not None and not held.rivals:
+            problem = "compares players, but no two have the same role and the same seats"
+            raise InputError("league.evolution", problem, "Add a second player of a role, or leave it out")
 
 
 def seats_of(games: Iterable[Seats]) -> list[Seat]:

@@ -78,13 +78,14 @@ def mean_canary(policy: PolicyModel, adapter: str) -> float:
 
 
 CRITIC = "critic."
+WEIGHTS = "weights."
 
 
 def training_tensors(
     policy: PolicyModel, adapter: str, optimizer: torch.optim.Optimizer, critic: Critic | None = None
 ) -> dict[str, Tensor]:
     """Return trained weights and AdamW's moments and step counts, under the same names for any policy."""
-    tensors = {f"weights.{key}": value for key, value in policy.adapter_state(adapter).items()}
+    tensors = {WEIGHTS + key: value for key, value in policy.adapter_state(adapter).items()}
     if critic is not None:
         tensors |= {CRITIC + key: value for key, value in critic.state().items()}
     for index, parameter in enumerate(_parameters(policy, adapter, critic)):
@@ -104,7 +105,7 @@ def load_training_tensors(
 
     Raises InputError if the weights belong to another adapter.
     """
-    policy.load_adapter_state(part_of(tensors, "weights."), adapter)
+    policy.load_adapter_state(part_of(tensors, WEIGHTS), adapter)
     head = part_of(tensors, CRITIC)
     if critic is not None and head:
         critic.load_state(head)

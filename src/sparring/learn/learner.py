@@ -20,7 +20,7 @@ from sparring.core.own_code import method_of, returned
 from sparring.core.records import without_zero_advantages
 from sparring.learn.algorithms import BaseAlgo
 from sparring.learn.batch import AnswerTable, Batch, MiniBatch, epochs_of
-from sparring.learn.checkpoints import load_training_tensors, part_of, training_tensors
+from sparring.learn.checkpoints import WEIGHTS, load_training_tensors, part_of, training_tensors
 from sparring.learn.critic import Critic
 from sparring.learn.data_parallel import DataParallel, Share, combine
 from sparring.learn.policy import TRAINED, PolicyModel, average_of
@@ -364,6 +364,12 @@ class Learner:
         self.version = version
         self.started = started
         self.samples_seen = samples_seen
+
+
+def with_weights(tensors: dict[str, Tensor], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a learner that begins with other weights, which are its reference too."""
+    named = {prefix + key: value for prefix in (WEIGHTS, REFERENCE_PREFIX) for key, value in weights.items()}
+    return tensors | {name: value for name, value in named.items() if name in tensors}
 
 
 def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:

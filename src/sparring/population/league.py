@@ -211,6 +211,16 @@ class League:
             self.pool.start_again(player)
         return again
 
+    def rivals(self, frozen: Sequence[str], update: int) -> list[list[str]]:
+        """Return the players that evolution compares after an update, in groups, without those that start
+        again."""
+        evolution = self.settings.evolution
+        if evolution is None or update % evolution.every:
+            return []
+        again = {player for player in frozen if self.starts_again(player, update)}
+        groups = ([player for player in group if player not in again] for group in self.settings.rivals)
+        return [group for group in groups if len(group) > 1]
+
     def _is_due(self, player: str, update: int) -> bool:
         last = max((one.iteration or 0 for one in self._copies([player])), default=0)
         settings = self.settings

@@ -30,8 +30,6 @@ class AdapterVersions:
     """The module's files of the ``learners``, by policy, each with the learner's description.
 
     Args:
-        started: the policies that start from an adapter; the others play as the base model until their first
-            update.
         compute: does work on the model, by default here.
     """
 
@@ -40,13 +38,11 @@ class AdapterVersions:
         learners: "dict[str, Learner]",
         directory: RunDirectory,
         base_name: str,
-        started: Collection[str] = (),
         compute: Callable[[Callable[[], None]], None] = _here,
     ) -> None:
         self.learners = learners
         self.directory = directory
         self.base_name = base_name
-        self.started = started
         self.compute = compute
         self.alone = list(learners) == [TRAINED]
 
@@ -100,7 +96,10 @@ class AdapterVersions:
         return self._folder(kind, policy) / f"{learner.version:06d}"
 
     def _differs(self, policy: str) -> bool:
-        return self.learners[policy].age > 0 or policy in self.started
+        """Return whether an adapter has learned, here or before it began, or is a child of such adapters."""
+        learner = self.learners[policy]
+        factors = learner.policy.adapter_factor("B", learner.adapter)
+        return learner.age > 0 or any(bool(b_OR.any()) for b_OR in factors)
 
     def _write(self, kind: str, policy: str, adapter: str) -> None:
         import torch

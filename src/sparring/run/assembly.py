@@ -116,6 +116,10 @@ def build_learner(config: Config, model: "PolicyModel", policy: str = TRAINED) -
     from sparring.learn.algorithms import build_algorithm
     from sparring.learn.learner import Learner
 
+    if config.league is not None and config.league.evolution is not None:
+        from sparring.learn.adapter_evolution import check_crossable
+
+        check_crossable(model.adapter_shapes(policy), config.lora.rank)
     settings = config.learning_of(policy)
     seed = derive_seed(config.seed, "learner", policy)
     return Learner(model, build_algorithm(settings.algorithm), settings, adapter=policy, seed=seed)

@@ -30,6 +30,7 @@ from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
     evaluation_opponents,
+    lasting_opponents,
     measures_nash_conv,
     tells_moves,
     why_base,
@@ -110,6 +111,7 @@ def check_config(config: Config, problems: list[InputError] | None = None) -> li
         checks.lines(_check_task, task, place)
     if is_playable:
         checks.result(_check_patience, config)
+        checks.result(_check_evolution, config)
     if config.run.runtime == "ray":
         place_of_it = f"{config.ray.address} (not checked)" if config.ray.address else "this machine"
         counts = {name: getattr(config.ray, f"{name}s") for name in ("engine", "learner", "collector")}
@@ -162,6 +164,17 @@ def _check_patience(config: Config) -> None:
         game.num_players == 1 or evaluation_opponents(config, game) for game in config.evaluated
     ):
         raise InputError("evaluation.patience", "there are no matches", "Name evaluation.opponents")
+
+
+def _check_evolution(config: Config) -> None:
+    evolves = config.league is not None and config.league.evolution is not None
+    if (
+        evolves
+        and config.program is None
+        and not any(lasting_opponents(config, game) for game in config.evaluated)
+    ):
+        problem = "needs an evaluation opponent that stays the same"
+        raise InputError("league.evolution", problem, 'Set evaluation.opponents = ["random"]')
 
 
 def _check_draws(config: Config, program: Arena | None) -> None:

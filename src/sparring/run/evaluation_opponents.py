@@ -23,6 +23,12 @@ def evaluation_opponents(config: Config, env: EvaluatedGameSettings) -> list[str
     return [default_opponent(env.env_id)] if given is None else list(given)
 
 
+def lasting_opponents(config: Config, env: EvaluatedGameSettings) -> list[str]:
+    """Return the opponents in the matches of ``env`` that stay the same: scripts, ``base`` and adapters."""
+    names = evaluation_opponents(config, env)
+    return [name for name in names if name in (*OPPONENTS, *config.frozen) or is_adapter(name)]
+
+
 def all_evaluation_opponents(config: Config) -> list[str]:
     """Return the opponents in the matches of any environment, each once."""
     return list(dict.fromkeys(name for env in config.evaluated for name in evaluation_opponents(config, env)))

@@ -1,6 +1,6 @@
 """Run the evaluations of a run: matches and exact measures, written to its directory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import RenderableType
@@ -19,7 +19,12 @@ from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.results import MatchResult, evaluation_path, failures_text, write_evaluation
 from sparring.run.assembly import evaluated_uid
 from sparring.run.draws import evaluation_calls, opponent_calls
-from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
+from sparring.run.evaluation_opponents import (
+    MIXTURE,
+    evaluation_opponents,
+    lasting_opponents,
+    measures_nash_conv,
+)
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.view.evaluations import EvaluationFiles, Figures
@@ -140,23 +145,55 @@ class Evaluations:
             if index < self.config.tracking.games_logged:
                 rollouts[index] = rollout
 
+        seats, on_game = self._seats(env), progress.evaluation_game
+        result = await self._play("evaluation", env, opponent, self._models(env), seats, games, keep, on_game)
+        return replace(result, env_id=self.config.label(env))
+
+    async def rewards(self, policy: str, seats: Sequence[int], games: int) -> dict[str, float]:
+        """Play a policy in these seats against the opponents that stay the same; return its rewards by game.
+
+        The games are the same for every policy, and at every update, but not those of :meth:`run`. Failed
+        ones are missing.
+        """
+        found = {}
+        for env in self.config.evaluated:
+            held = [seat for seat in seats if seat < env.num_players]
+            for opponent in lasting_opponents(self.config, env) if held else []:
+                played: dict[int, Rollout] = {}
+                model, keep = self.results[policy], played.__setitem__
+                await self._play("evolution", env, opponent, model, held, games, keep)
+                for index, rollout in played.items():
+                    rewards = rollout.extras["final_rewards"]
+                    found[f"{env.name} {opponent} {index}"] = float(rewards[held[index % len(held)]])
+        return found
+
+    async def _play(
+        self,
+        purpose: str,
+        env: EvaluatedGameSettings,
+        opponent: str | None,
+        model: str | list[str],
+        seats: Sequence[int],
+        games: int,
+        on_rollout: Callable[[int, Rollout], None],
+        on_game: Callable[[int, int], None] | None = None,
+    ) -> MatchResult:
         calls = evaluation_calls(self.config, env)
-        result = await play_match(
+        return await play_match(
             self.arena,
             build_episode(env),
-            model=self._models(env),
+            model=model,
             opponent=self._opponents(env, opponent) if opponent else None,
             games=games,
-            seats=self._seats(env),
-            seed=derive_seed(self.config.seed, "evaluation", env.name, opponent or ""),
+            seats=seats,
+            seed=derive_seed(self.config.seed, purpose, env.name, opponent or ""),
             concurrency=self.config.collection.concurrency,
             temperature=1.0 if calls.temperature is None else calls.temperature,
             max_tokens=self.config.inference.max_tokens,
             sampling=calls.sampling or AS_LEARNED,
-            on_game=progress.evaluation_game,
-            on_rollout=keep,
+            on_game=on_game,
+            on_rollout=on_rollout,
         )
-        return replace(result, env_id=self.config.label(env))
 
     def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
         if name != MIXTURE:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from sparring.collection.buffer_state import Demand, Drawn, Ready
 from sparring.collection.pool import Published
 from sparring.config import Config
+from sparring.config.league import LeagueSettings
+from sparring.config.play import Games
 from sparring.core import Arena, SparringError
 from sparring.core.records import EncodeAnswer, records_from_steps
 from sparring.run.evaluations import Evaluations
@@ -208,10 +210,12 @@ class GameSource(PlaySource):
 
     async def play(self, saved: Saved, progress: RunProgress) -> UpdateBatch:
         """Play until a batch can be drawn from the buffer."""
+        started = perf_counter()
         try:
             ready = await self.games.play(saved, progress)
         finally:
             self.serving.check()
+        self.play_seconds = perf_counter() - started
         progress.played = ready.games - self._consumed
         self._consumed = ready.games
         self.metrics.log({"overlap/dropped_steps": float(ready.dropped)})
@@ -241,9 +245,15 @@ class GameSource(PlaySource):
         await self.serve_copies()
         return published
 
+    async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
+        """Play matches against opponents that stay the same."""
+        assert league.evolution is not None
+        seats = league.seated(Games(self.config.envs).seats).players[player].seats
+        return await self.evaluations.rewards(player, [int(seat) for seat in seats], league.evolution.games)
+
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the accounts of games and steps, and the figures of a league."""
-        await self.serving.log(self.metrics, play_seconds)
+        await self.log_serving(play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self._accounts.items()})
         self.log_league()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sparring.core import GenerateResult, SparringError, TrainingRecord
 from sparring.core.adapters import AdapterRef, Weights
 from sparring.core.records import EncodeAnswer, with_alternatives
+from sparring.population.evolution import Child
 from sparring.run.metrics import answer_figures, learned_figures, staleness_shares
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Saved:
     Attributes:
         step: updates of the run.
         versions: updates of each policy; a policy without records keeps its version.
+        ages: updates of each policy since it began, or last began again.
         adapters: directory of the adapter that plays, by policy; ``None`` for an untrained one, and for one
             that the engines share with the learners.
         figures: metrics of the last update: of the learners, of the answers, and of their staleness.
@@ -79,6 +81,7 @@ class Saved:
     step: int
     versions: dict[str, int]
     adapters: dict[str, str | None]
+    ages: dict[str, int] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     trained_tokens: float = 0.0
@@ -105,8 +108,11 @@ class Learners(Protocol):
         Raises SparringError if the update before it was not made, or an update fails.
         """
 
-    async def start_again(self, policies: Collection[str], source: State) -> Saved:
-        """Let policies begin again after the last update from what they began with, once.
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
+        """Let policies begin again after the last update from what they began with, and let children take
+        the place of others, once.
 
         Learners that save every update call ``source`` and save it as well: the state of what plays.
         """

@@ -14,21 +14,24 @@ from sparring.core import SparringError, TrainingRecord
 from sparring.core.own_code import own_code
 from sparring.core.own_modules import is_own
 from sparring.learn.saved_states import newest_whole
+from sparring.population.evolution import Child
 from sparring.run.answer_lengths import AnswerLimits, lengths_in, notes_on_lengths
 from sparring.run.learners import Records, Saved, State, UpdateBatch, learn
 from sparring.run.run_directory import RunDirectory
 from sparring.run.saved_state import STATE_FORMAT, read_saved_state
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sparring.learn.learner import Learner
 
 
 class PolicyLearners:
     """The learners of a run's policies, which share a model.
 
-    ``may_start_again`` are the policies that may begin again, whose beginnings are kept in memory. After
-    the first update, the model's notes say which legal answers are longer than ``limits`` allow. ``log`` gets
-    the advantages that critics give.
+    ``may_start_again`` are the policies that may begin again or be replaced, whose beginnings are kept in
+    memory. After the first update, the model's notes say which legal answers are longer than ``limits``
+    allow. ``log`` gets the advantages that critics give.
     """
 
     def __init__(
@@ -97,12 +100,29 @@ class PolicyLearners:
     def _progress(self) -> Saved:
         return Saved(
             versions={policy: learner.version for policy, learner in self.learners.items()},
+            ages={policy: learner.age for policy, learner in self.learners.items()},
             adapters={policy: self._adapter(policy) for policy in self.learners},
             state=self._state,
             notice=self._notice,
             notes=tuple(self.model.notes),
             **self._last,
         )
+
+    def _new_beginnings(
+        self, policies: Collection[str], children: Sequence[Child]
+    ) -> dict[str, dict[str, "Tensor"]]:
+        """Return what policies and children begin with, of those that have not begun so already."""
+        from sparring.learn.adapter_evolution import child_of
+        from sparring.learn.learner import with_weights
+
+        found = {policy: self._beginnings[policy] for policy in policies if self.learners[policy].age}
+        for child in children:
+            if self.learners[child.player].age:
+                results = [self.learners[parent].result for parent in child.parents]
+                parents = [self.model.adapter_state(result) for result in results]
+                weights = child_of(parents, child.noise, child.seed)
+                found[child.player] = with_weights(self._beginnings[child.player], weights)
+        return found
 
     def _adapter(self, policy: str) -> str | None:
         """Return the directory of the adapter that plays."""
@@ -164,11 +184,12 @@ class LocalLearners(PolicyLearners):
         self._last = self._learn(step, await batch.records(self.model.encode_answer))
         return self._progress()
 
-    async def start_again(self, policies: Collection[str], source: State) -> Saved:
-        """Let policies begin again; the next checkpoint has them so."""
-        for policy in policies:
-            if self.learners[policy].age:
-                self.learners[policy].start_again(self._beginnings[policy])
+    async def start_again(
+        self, policies: Collection[str], source: State, children: Sequence[Child] = ()
+    ) -> Saved:
+        """Let policies and children begin; the next checkpoint has them so."""
+        for policy, tensors in self._new_beginnings(policies, children).items():
+            self.learners[policy].start_again(tensors)
         return self._progress()
 
     async def results(self) -> dict[str, str | None]:

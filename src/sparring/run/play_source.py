@@ -1,7 +1,9 @@
 """What games and programs share: members of the pool that are not trained, and the log of who beats whom."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -11,10 +13,12 @@ from sparring.collection.pool_state import LeagueTurn
 from sparring.collection.serialization import UNREADABLE
 from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
+from sparring.config.league import LeagueSettings
 from sparring.config.tasks import TaskSettings
-from sparring.core import InferenceClient
+from sparring.core import InferenceClient, derive_seed
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import remove_directory
+from sparring.population.evolution import Selection, select
 from sparring.population.pool_members import checkpoint_uid
 from sparring.population.standings import Standing, Standings, StandingsLine
 from sparring.run.assembly import evaluated_uid, fixed_members
@@ -101,13 +105,14 @@ def _rounded(interval: Interval, digits: int) -> tuple[float, float, float]:
     return round(low, digits), round(mid, digits), round(high, digits)
 
 
-class PlaySource:
+class PlaySource(ABC):
     """What plays for a run, games or a program, and the members of its pool that are not trained.
 
     It keeps a copy of every policy version that the pool may draw, and serves the active ones; repeated calls
     change nothing. ``pool`` is a handle of the pool of the trained ``policies``, of which the ``copied`` ones
     are frozen at regular intervals. The ``client``, which takes up to ``max_calls`` requests at once, answers
     the questions of tasks. Of the ``learners``, a league lets some begin again.
+    ``play_seconds`` are those of the last update.
     """
 
     overlaps = False
@@ -136,6 +141,8 @@ class PlaySource:
         self.learners = learners
         self.standings_log = StandingsLog(directory.standings_file)
         self.tasks = TaskEvaluations(config, client, max_calls, serving.results, directory)
+        self.play_seconds = 0.0
+        self._serving_logged = False
         self._league_figures: dict[str, float] = {}
 
     async def startup(self) -> None:
@@ -218,13 +225,49 @@ class PlaySource:
         paths = {
             player: await self.serving.freeze(checkpoint_uid(saved.step, player), player) for player in due
         }
-        turn: LeagueTurn = await self.members.freeze_players.remote(saved.step, paths)
+        rivals: list[list[str]] = await self.members.rivals.remote(saved.step, due)
+        selection = await self._select(saved, self.config.league, rivals)
+        turn: LeagueTurn = await self.members.freeze_players.remote(saved.step, paths, selection)
         self._league_figures = turn.figures
-        if turn.again:
+        if turn.again or turn.children:
             await self.serve_copies()
-            saved = await self.learners.start_again(turn.again, state)
+            saved = await self.learners.start_again(turn.again, state, turn.children)
             await self.serving.publish(saved)
         return saved
+
+    async def _select(self, saved: Saved, league: LeagueSettings, rivals: list[list[str]]) -> Selection:
+        """Compare players, and return which are replaced.
+
+        Those that have learned nothing since they began are left out: they were replaced, and a version of a
+        policy has one adapter.
+        """
+        groups = [[player for player in group if saved.ages[player]] for group in rivals]
+        groups = [group for group in groups if len(group) > 1]
+        if league.evolution is None or not groups:
+            return Selection()
+        started = perf_counter()
+        await self.serving.log(self.metrics, self.play_seconds)
+        self._serving_logged = True
+        await self.serving.publish_results()
+        rewards = [{player: await self.rewards(player, league) for player in group} for group in groups]
+        self.serving.check()
+        self.serving.reset()
+        self.metrics.add({"time/evaluation_seconds": perf_counter() - started})
+        return select(rewards, league.evolution, derive_seed(self.config.seed, "evolution", saved.step))
+
+    @abstractmethod
+    async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
+        """Measure what the training of a player has produced by something that stays the same.
+
+        Returns what it earned by game or item, which are the same for all players and at every update; failed
+        ones are missing.
+        """
+
+    async def log_serving(self, play_seconds: float) -> None:
+        """Log the engines' statistics of an update's play, unless this was done before a comparison."""
+        if not self._serving_logged:
+            await self.serving.log(self.metrics, play_seconds)
+        self._serving_logged = False
 
     def log_league(self) -> None:
         """Log the figures of a league after its last turn."""

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
+from time import perf_counter
 from typing import Any
 
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.rollout_log import BatchLog, RolloutLog, write_rollouts
 from sparring.config import Config
+from sparring.config.league import LeagueSettings
 from sparring.core import (
     AgentSpec,
     Arena,
@@ -14,22 +16,24 @@ from sparring.core import (
     GenerateResult,
     GRPOCredit,
     InferenceClient,
+    InputError,
     ReinforcePPBaselineCredit,
     RLOOCredit,
     SparringError,
     TrainingBatch,
     TrainingRecord,
 )
+from sparring.core.adapters import BASE
 from sparring.core.credit.assigners import equal_group_share, mean_group_size
 from sparring.core.current_episode import episode_counts
-from sparring.core.errors import check_failures
+from sparring.core.errors import check_failures, shown
 from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, list_of, own_code, returned, state_of
 from sparring.core.play import trajectories_of_roles
 from sparring.core.records import records_from_steps, rewarded_without_step
 from sparring.core.types import seated
 from sparring.evaluation.figures import figure_text, figures_of
-from sparring.evaluation.results import evaluation_path, write_evaluation
+from sparring.evaluation.results import MeasureResult, evaluation_path, write_evaluation
 from sparring.population.standings import standings
 from sparring.run import assembly
 from sparring.run.learners import BatchOf, Learners, Saved, UpdateBatch, by_policy
@@ -42,6 +46,7 @@ from sparring.run.programs import (
     failures_of_evaluation,
     measured,
     measured_agents,
+    roles_of_policies,
     seats_of_program,
     trained_policies,
 )
@@ -143,11 +148,13 @@ class ProgramSource(PlaySource):
         if self._playing is None:
             await self._begin_step(progress)
         assert self._playing is not None
+        began = perf_counter()
         try:
             number, results, started = await self._playing
         finally:
             self._playing = None
             self.serving.check()
+        self.play_seconds = perf_counter() - began
         with own_code():
             batch = returned(self.arena.end_step(number, results), TrainingBatch, "the program's end_step")
             list_of(TrainingRecord, batch.records, "what the program's end_step returned as records")
@@ -271,7 +278,7 @@ class ProgramSource(PlaySource):
     async def log(self, play_seconds: float) -> None:
         """Log the engines' statistics, the counts of episodes, the ratings of several policies, and the
         figures of a league."""
-        await self.serving.log(self.metrics, play_seconds)
+        await self.log_serving(play_seconds)
         self.metrics.log({f"accounts/{name}": float(count) for name, count in self.counts.items()})
         self.log_league()
         members = self.pool.opponents()
@@ -287,24 +294,46 @@ class ProgramSource(PlaySource):
         self.arena.on_result = lambda result: self._ended(result, progress)
         await self.serving.publish_results()
         agents = self._results()
-        playing = seated.set(agents)
         try:
-            measures = await called(self.arena.evaluate, "the program's evaluate")
+            measures = await self._measured(agents)
         except SparringError:
             self._report_failures(seen, progress)
             raise
-        finally:
-            seated.reset(playing)
-            self.serving.check()
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         summary = {}
-        for name, result in measured(measures, drawn_by_role(self.arena, agents)).items():
+        for name, result in measures.items():
             write_evaluation(self.directory.evaluation, step, name, result)
             summary[name] = next(map(figure_text, figures_of(result)), "-")
         self._keep_evaluated(step, seen)
         self.serving.reset()
         return summary
+
+    async def _measured(self, agents: dict[str, AgentSpec]) -> dict[str, MeasureResult]:
+        """Return the program's measures, played by these agents; evolution's must be among them."""
+        playing = seated.set(agents)
+        try:
+            measures = await called(self.arena.evaluate, "the program's evaluate")
+        finally:
+            seated.reset(playing)
+            self.serving.check()
+        found = measured(measures, drawn_by_role(self.arena, agents))
+        evolution = None if self.config.league is None else self.config.league.evolution
+        if evolution is not None and evolution.measure not in found:
+            problem = f"the program does not measure {shown(evolution.measure)}"
+            raise InputError("league.evolution.measure", problem, f"Name one of: {', '.join(found)}")
+        return found
+
+    async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
+        """Measure the program with the player in its roles, and the base model in the others."""
+        assert league.evolution is not None
+        held = roles_of_policies(self.config, self.arena)[player]
+        model = self.serving.results[player]
+        models = {role: model if role in held else BASE for role in self.seats.policy_of}
+        self.arena.on_result = lambda result: None
+        measures = await self._measured(measured_agents(self.arena, self.config, models))
+        values = measures[str(league.evolution.measure)].values
+        return {str(number): value for number, value in enumerate(values)}
 
     def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
         """Write the first episodes of an evaluation, ordered by seed because they end in any order."""

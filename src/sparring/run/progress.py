@@ -13,8 +13,10 @@ from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core.text import counted, duration_text, precise_duration_text, shell_command
 from sparring.evaluation.match import Count, Progress
+from sparring.population.evolution import replaced
 from sparring.run.progress_views import print_line, view_of
 from sparring.view.findings.warnings import WarningLog
+from sparring.view.population_charts import LEAGUE
 
 MEASURED = 3
 """Number of updates that are measured, after a first one, in which much happens that happens only once."""
@@ -138,6 +140,12 @@ class RunProgress(Progress):
         """Print the warnings that follow from an update's metrics, each cause once in a run."""
         for warning in self._warnings.new(metrics):
             self.warn_of(step, str(warning))
+
+    def tell_replaced(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Print which players of a league were replaced, by children of whom."""
+        for player, parents in replaced(metrics).items():
+            name = player.removeprefix(LEAGUE)
+            print_line(self.console, f"update {step:>4}: {name} is now a child of {' and '.join(parents)}")
 
     def warn_of(self, step: int, warning: str) -> None:
         """Print a warning."""

@@ -75,10 +75,10 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     sinks = further_sinks(name, directory.path, tracking.wandb_project, tensorboard=tracking.tensorboard)
     log = MetricsLog(name, directory.metrics_file, sinks)
     metrics = RunMetrics(LocalHandle(log))
-    exploiters = [] if config.league is None else config.league.exploiters
+    may_start_again = [] if config.league is None else config.league.may_start_again
     advantages = AdvantageLog(directory.batches) if config.buffer.log_batches else None
     saving = LocalLearners(
-        learners, directory, config.model.name, exploiters, answer_limits(config), advantages
+        learners, directory, config.model.name, may_start_again, answer_limits(config), advantages
     )
     serving, client = _serving(config, directory, learners, console)
     calls = config.inference.max_queue
@@ -101,7 +101,7 @@ def _serving(
     if config.inference.engine == "vllm":
         say = partial(print_line, console)
         host = VLLMHost(partial(assembly.build_vllm, config.model, config.lora, config.inference, say))
-        versions = AdapterVersions(learners, directory, config.model.name, config.start)
+        versions = AdapterVersions(learners, directory, config.model.name)
         sleeps = config.inference.sleep > 0
         ours = VLLMServing(host, versions, results, frozen_adapters(config), console, sleeps=sleeps)
         return ours, ours.client

@@ -155,7 +155,9 @@ class Trainer:
             await self._evaluate(full=False)
         await self._ask(full=self._is_done())
         self.directory.check_epoch()
-        self.progress.warn(saved.step, await self.metrics.flush(saved.step))
+        line = await self.metrics.flush(saved.step)
+        self.progress.warn(saved.step, line)
+        self.progress.tell_replaced(saved.step, line)
 
     async def _evaluate(self, *, full: bool) -> None:
         """Evaluate and print; the seconds are logged with this update's metrics, or else the first's.

@@ -3,7 +3,11 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 
+from sparring.core.confidence_intervals import Interval
+from sparring.population.evolution import replaced
 from sparring.population.pool_members import copy_of
 from sparring.view.charts import FROM_ZERO, Chart, Line, banded_line, chart, lines_of, share_chart
 from sparring.view.metrics import Series
@@ -44,6 +48,28 @@ def population_charts(run: RunView, exact: Iterable[Chart | None]) -> Iterator[C
         lines_of({" against ".join(pair): run.metric(LEAGUE + rest) for rest, pair in pairs.items()}),
         "Of recent games between players as they were at that update; a draw is half a win.",
     )
+    yield _compared(run)
+
+
+def _compared(run: RunView) -> Chart | None:
+    """Return the chart of what players earned when evolution compared them, with who was replaced."""
+    found, names = run.under(LEAGUE), ("measure_low", "measure", "measure_high")
+    lines = []
+    for player in (name.removesuffix("/measure") for name in found if name.endswith("/measure")):
+        parts = [found[f"{player}/{name}"] for name in names]
+        bands = zip(parts[0].steps, *(one.values for one in parts), strict=True)
+        lines.append(banded_line(player, {step: Interval(*band) for step, *band in bands}))
+    events = sorted((step, name) for name, one in found.items() for step in one.steps if "/parents/" in name)
+    by_update = groupby(events, key=itemgetter(0))
+    children = [
+        f"{player} is a child of {' and '.join(parents)} (update {step:.0f})"
+        for step, of_update in by_update
+        for player, parents in replaced({name: 1.0 for _, name in of_update}).items()
+    ]
+    caption = (
+        f"Mean reward against opponents that stay the same. {'; '.join(children) or 'Nobody was replaced'}."
+    )
+    return chart("Players compared", lines, caption)
 
 
 def _ratings(run: RunView) -> Chart | None:

@@ -267,9 +267,8 @@ def build_loop(settings: LearnerArguments, run: str | None) -> LearningLoop:
         cpus=0,
         timeout_seconds=LEARNERS_WAIT,
     )
-    started = [TRAINED] if settings.initial_lora_path else []
     return LearningLoop(
-        LearnerService(group, directory, settings.model_name, started=started),
+        LearnerService(group, directory, settings.model_name),
         found(settings.step_buffer),
         found(settings.model_pool),
         found(settings.tracker),
