@@ -14,6 +14,7 @@ from sparring.core.env_id import absolute_id
 from sparring.core.errors import check_installed
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
+from sparring.evaluation.reference import reference_pools
 from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.tournament import Tournament, TournamentResult
 from sparring.evaluation.tournament_files import TournamentMember, TournamentSettings
@@ -106,6 +107,7 @@ def tournament_of(
 ) -> Tournament:
     """Return the tournament of members; ``serve`` serves their adapters in place of this process."""
     base = base_of(members)
+    pool = reference_pools().get(venue.name)
     settings = TournamentSettings(
         venue.settings,
         {"base_model": base.name, "dtype": base.dtype, "quantization": base.quantization},
@@ -130,6 +132,7 @@ def tournament_of(
         settings,
         partial(serving, members, schedule.seed, progress, serve, venue.frozen),
         {one.uid: one.models(venue) for one in members if nash_conv and one.kind == "model"},
+        pool if pool is not None and {*pool.members} <= {one.uid for one in members} else None,
     )
 
 

@@ -39,6 +39,7 @@ class MemberRank:
         alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
         nash_conv: its NashConv, if somebody computed it: payoffs do not tell it.
+        anchored: its rating by its games against the members of a reference pool alone, if it played them.
     """
 
     uid: str
@@ -52,6 +53,7 @@ class MemberRank:
     alpharank: ResampledShare | None
     dominated_by: str | None
     nash_conv: float | None = None
+    anchored: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,13 @@ class Rankings:
             for three or more.
         members: best expected score first.
         cycles: games that go in circles.
+        reference_pool: the version of the reference pool to which ratings are anchored, if it took part.
     """
 
     matrix: PayoffMatrix | None
     members: list[MemberRank]
     cycles: list[Cycle]
+    reference_pool: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values.
@@ -89,6 +93,7 @@ class Rankings:
             ],
             "resamples": RESAMPLES,
             "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
+            "reference_pool": self.reference_pool,
         }
 
 
