@@ -6,7 +6,6 @@ import pytest
 
 from sparring.cli.main import main
 from sparring.evaluation.reference import reference_pool
-from tiny_models import roomy_model
 from tournaments import few_resamples, payoffs, play  # noqa: F401 - a fixture
 
 
@@ -14,8 +13,10 @@ def anchored(out):
     return {one["uid"]: one["anchored"] for one in payoffs(out)["rankings"]["members"]}
 
 
-def test_a_model_has_one_anchored_rating_whoever_else_plays_and_whichever_command_asks(tmp_path, capsys):
-    model, pool = str(roomy_model()), reference_pool("kuhn_poker")
+def test_a_model_has_one_anchored_rating_whoever_else_plays_and_whichever_command_asks(
+    playing, tmp_path, capsys
+):
+    model, pool = str(playing), reference_pool("kuhn_poker")
     play(tmp_path / "out", model, "@reference", f"{model},temperature=0.5", "--games", 4)
     said = " ".join(capsys.readouterr().out.split())
     assert f"by games against reference pool {pool.version} alone" in said
@@ -25,6 +26,7 @@ def test_a_model_has_one_anchored_rating_whoever_else_plays_and_whichever_comman
     alone = json.loads(capsys.readouterr().out)
     assert alone["anchored"] == next(rating for uid, rating in found.items() if uid not in pool.members)
     assert [*alone["against"]] == pool.members
+    assert len({mean for _, mean, _ in alone["against"].values()}) > 1
     assert alone["reference_pool"] == payoffs(tmp_path / "out")["rankings"]["reference_pool"] == pool.version
     ratings = dict(zip(pool.members, pool.ratings, strict=True))
     assert {name: found[name][1] for name in pool.members} == alone["ratings"] == ratings

@@ -121,7 +121,7 @@ def evaluate(
             _check_no_role(bool(role), env)
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
             options |= {"temperature": 1.0 if temperature is None else temperature}
-            of_matches = {"nash_conv": nash_conv, "max_states": max_states}
+            of_matches: dict[str, Any] = {"nash_conv": nash_conv, "max_states": max_states}
             of_matches |= {"template_options": template_options}
             if opponent == "@reference":
                 values = _rated(model, env, games, options, of_matches)
