@@ -123,8 +123,8 @@ def evaluate(
             options |= {"temperature": 1.0 if temperature is None else temperature}
             of_matches: dict[str, Any] = {"nash_conv": nash_conv, "max_states": max_states}
             of_matches |= {"template_options": template_options}
-            if opponent == "@reference":
-                values = _rated(model, env, games, options, of_matches)
+            if opponent in ("@reference", "@own-reference"):
+                values = _rated(model, env, games, options | {"pool_name": opponent}, of_matches)
             else:
                 values = _played(model, env, opponent, games, options | of_matches)
     text = json_text(values)

@@ -17,6 +17,7 @@ from sparring.commands.model_source import (
     find_player,
     is_possible_model,
 )
+from sparring.commands.reference_adapters import OWN_REFERENCE, pool_members
 from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, CallSettings, InputError
@@ -217,11 +218,11 @@ def _check_same_rules(first: Member, first_env: GameSettings, other: Member, oth
 def _expanded(name: str, env_id: str | None) -> list[str]:
     """Return the checkpoints of ``RUN@all``, oldest first, the members of the game's pool for ``@reference``,
     or the name itself."""
-    if name == REFERENCE:
+    if name in (REFERENCE, OWN_REFERENCE):
         if env_id is None:
-            raise InputError("members", f"{REFERENCE} plays games, not programs", "Name a run, or a game")
+            raise InputError("members", f"{name} plays games, not programs", "Name a run, or a game")
         with renaming({"env.id": "members"}):
-            return reference_pool(env_id).members
+            return pool_members(reference_pool(env_id), name)
     member, settings = split_sampling(name)
     run, checkpoint = split_checkpoint(member)
     if checkpoint != ALL:

@@ -66,6 +66,7 @@ def rate_by_pool(
     env_id: str,
     games: int | None = None,
     *,
+    pool_name: str = REFERENCE,
     template: str | None = None,
     num_players: int | None = None,
     seed: int = 0,
@@ -79,6 +80,7 @@ def rate_by_pool(
     Args:
         name: a run, a checkpoint, an adapter, a base model, a mixture or a model behind an API.
         games: games against each member; 200 by default.
+        pool_name: ``@reference`` or ``@own-reference``.
 
     Raises:
         InputError: the game has no pool, or an argument is wrong.
@@ -86,11 +88,13 @@ def rate_by_pool(
     """
     env_id, progress = absolute_id(env_id, Path()), progress or Progress()
     checked_seats(env_id, num_players, template)
-    pool = reference_pool(env_id)
-    found = find_members([name, REFERENCE], env_id)
+    reference_pool(env_id)
+    found = find_members([name, pool_name], env_id)
     env = environment_of(found, env_id, template)
     schedule = GameSchedule([one.uid for one in found], games or GAMES, None, seed)
     held = tournament_of(found, GameVenue(env, temperature), schedule, progress)
+    pool = held.reference
+    assert pool is not None, "all of it takes part"
     groups = [group for group, members in enumerate(schedule.groups) if 0 in members]
     waiting = [schedule.game(group, index) for index in range(schedule.games) for group in groups]
     finished: dict[int, tuple[ScheduledGame, list[float]]] = {}
@@ -98,7 +102,7 @@ def rate_by_pool(
 
     async def play() -> None:
         async with held.serve() as client, held.venue.playing(client) as play_game:
-            with progress.doing(f"playing {env.name} against {REFERENCE}", "games", len(waiting)) as count:
+            with progress.doing(f"playing {env.name} against {pool_name}", "games", len(waiting)) as count:
 
                 def record(index: int, played: SeatedGame | str) -> None:
                     if isinstance(played, str):

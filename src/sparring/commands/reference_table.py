@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sparring.commands.reference_adapters import RUN, own_hashes, pool_members
 from sparring.commands.tournament import tournament
 from sparring.core import InputError
 from sparring.core.files import write_file
@@ -26,6 +27,7 @@ GAMES = (
     "kuhn_poker",
     "leduc_poker",
     "liars_dice(dice_sides=3)",
+    "liars_dice",
     "nim",
     "tic_tac_toe",
     "connect_four(rows=4,columns=4,x_in_row=3)",
@@ -33,23 +35,27 @@ GAMES = (
     "KuhnPoker-v0-train",
     "ConnectFour-v0-train",
 )
+ADAPTERS = {"liars_dice": (2, 6)}
+"""The updates after which the adapters of a game's run are members. They are trained before."""
 PLAYED = 2000
 """Games of a pair whose payoff is not computed."""
 _DIGITS = 6
 
 
 def make_pool(env_id: str) -> ReferencePool:
-    """Return the pool of a game, whose members are all scripts that can play it."""
-    members = scripts_of(env_id)
-    mean_MM, error_MM = (_exact if library_of(env_id) == "openspiel" else _played)(env_id, members)
+    """Return the pool of a game: all scripts that can play it, and the adapters that are trained here."""
+    scripts, names = scripts_of(env_id), [f"{RUN}@{step}" for step in ADAPTERS.get(env_id, ())]
+    pool = ReferencePool(env_id, scripts + names, [], [], [], dict.fromkeys(names, ""))
+    pool = msgspec.structs.replace(pool, adapters=own_hashes(pool))
+    is_exact = library_of(env_id) == "openspiel" and not names
+    mean_MM, error_MM = (_exact if is_exact else _played)(env_id, pool_members(pool))
     low, high = range_of(env_id)
     ratings_M = ratings_of_shares((mean_MM - low) / (high - low))
-    return ReferencePool(
-        env_id,
-        members,
-        mean_MM.round(_DIGITS).tolist(),
-        error_MM.round(_DIGITS).tolist(),
-        ratings_M.round(2).tolist(),
+    return msgspec.structs.replace(
+        pool,
+        mean=mean_MM.round(_DIGITS).tolist(),
+        error=error_MM.round(_DIGITS).tolist(),
+        ratings=ratings_M.round(2).tolist(),
     )
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from sparring.commands.members import Member, base_of, environment_of, find_members
+from sparring.commands.reference_adapters import own_hashes
 from sparring.commands.serving import Serve, serving
 from sparring.commands.tournament_page import tournament_html
 from sparring.commands.venues import refuse_for_programs, venue_of_members
@@ -14,7 +15,7 @@ from sparring.core.env_id import absolute_id
 from sparring.core.errors import check_installed
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
-from sparring.evaluation.reference import reference_pools
+from sparring.evaluation.reference import ReferencePool, reference_pools
 from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.tournament import Tournament, TournamentResult
 from sparring.evaluation.tournament_files import TournamentMember, TournamentSettings
@@ -107,7 +108,6 @@ def tournament_of(
 ) -> Tournament:
     """Return the tournament of members; ``serve`` serves their adapters in place of this process."""
     base = base_of(members)
-    pool = reference_pools().get(venue.name)
     settings = TournamentSettings(
         venue.settings,
         {"base_model": base.name, "dtype": base.dtype, "quantization": base.quantization},
@@ -132,8 +132,14 @@ def tournament_of(
         settings,
         partial(serving, members, schedule.seed, progress, serve, venue.frozen),
         {one.uid: one.models(venue) for one in members if nash_conv and one.kind == "model"},
-        pool if pool is not None and {*pool.members} <= {one.uid for one in members} else None,
+        _pool(members, venue),
     )
+
+
+def _pool(members: Sequence[Member], venue: Venue) -> ReferencePool | None:
+    """Return the game's reference pool if all of it is among the members, as its adapters are here."""
+    pool, uids = reference_pools().get(venue.name), {one.uid for one in members}
+    return pool.with_adapters(own_hashes(pool)) if pool is not None and {*pool.members} <= uids else None
 
 
 def hold(tournament: Tournament, out: Path, progress: Progress) -> TournamentResult:

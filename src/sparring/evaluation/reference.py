@@ -1,6 +1,6 @@
 """Reference pools: members of a game that never change, and ratings that are anchored to them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib.resources import files
@@ -30,6 +30,8 @@ class ReferencePool(msgspec.Struct, frozen=True, dict=True):
         error: the standard errors of ``mean``; 0 where it is computed exactly.
         ratings: the members' Bradley-Terry ratings by ``mean``. A reward counts as the share of the game's
             range of rewards that it is, so a win is 1, a draw 1/2 and a loss 0 where nothing else is paid.
+        adapters: the SHA-256 of the weights of those members that are trained, by name.
+        differs: whether the adapters are others than those that ``mean`` is of.
     """
 
     env_id: str
@@ -37,11 +39,20 @@ class ReferencePool(msgspec.Struct, frozen=True, dict=True):
     mean: list[list[float]]
     error: list[list[float]]
     ratings: list[float]
+    adapters: dict[str, str] = {}
+    differs: bool = False
 
     @cached_property
     def version(self) -> str:
         """A hash of what the members are and earn: results with the same version are comparable."""
-        return sha256(msgspec.json.encode(self)).hexdigest()[:12]
+        version = sha256(msgspec.json.encode(self)).hexdigest()[:12]
+        return f"{version} (with other adapters than those that ship)" if self.differs else version
+
+    def with_adapters(self, adapters: Mapping[str, str]) -> "ReferencePool":
+        """Return the pool as its adapters are here, by their SHA-256."""
+        if adapters == self.adapters:
+            return self
+        return msgspec.structs.replace(self, adapters=dict(adapters), differs=True)
 
     def rate(self, uid: str, games: Iterable[tuple[ScheduledGame, Sequence[float]]]) -> Interval | None:
         """Return a member's anchored rating by its games against the pool; ``None`` unless it met all of it.
