@@ -259,8 +259,8 @@ async def test_a_move_on_which_the_game_raises_is_its_players_invalid_move():
 
 async def test_a_script_that_makes_the_game_raise_has_failed_the_game(monkeypatch):
     class Clumsy(ScriptedPlayer):
-        def act(self, game, rng_seed):
-            return RAISES
+        def chances(self, game):
+            return {RAISES: 1.0}
 
     monkeypatch.setattr(game_episode, "make_player", lambda name, env_id, seed: Clumsy(seed))
     with pytest.raises(EpisodeError, match="failed inside TextArena: ValueError"):

@@ -32,12 +32,14 @@ from sparring.core.errors import check_installed
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
 _OPPONENT_HELP = (
-    "random (the default), optimal, base (the default where moves are not listed) or a run; how it draws may "
-    "stand behind it, as in base,top_p=0.9."
+    "random (the default), another script, base (the default where moves are not listed) or a run; how it "
+    "draws may stand behind it, as in base,top_p=0.9. With @reference, every member of the game's reference "
+    "pool, for an anchored rating."
 )
 _MEMBER_HELP = (
     "A run (RUN, RUN@120, RUN@best, or RUN@all for every checkpoint that it keeps), an adapter, base, "
-    "random, optimal, a mixture (see: sparring psro), or a model behind an API (vendor/model, "
+    "a script such as random or optimal, @reference for the game's reference pool, a mixture (see: sparring "
+    "psro), or a model behind an API (vendor/model, "
     "model@http://host/v1); how it draws may stand behind it, as in base,temperature=0.6,top_p=0.9 or "
     "base,sampling=model."
 )
@@ -119,9 +121,12 @@ def evaluate(
             _check_no_role(bool(role), env)
             options: dict[str, Any] = {"template": template, "num_players": players, "seed": seed or 0}
             options |= {"temperature": 1.0 if temperature is None else temperature}
-            options |= {"nash_conv": nash_conv, "max_states": max_states}
-            options |= {"template_options": template_options}
-            values = _played(model, env, opponent, games, options)
+            of_matches: dict[str, Any] = {"nash_conv": nash_conv, "max_states": max_states}
+            of_matches |= {"template_options": template_options}
+            if opponent in ("@reference", "@own-reference"):
+                values = _rated(model, env, games, options | {"pool_name": opponent}, of_matches)
+            else:
+                values = _played(model, env, opponent, games, options | of_matches)
     text = json_text(values)
     if out is not None:
         write_text(out, text)
@@ -197,6 +202,25 @@ def _played(
     ]
     console.print(table_text(results_table(results, played.kept)))
     return played.to_dict()
+
+
+def _rated(
+    model: str, env: str, games: int | None, options: dict[str, Any], of_matches: dict[str, Any]
+) -> dict[str, Any]:
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.reference import rate_by_pool, rating_table
+    from sparring.run.checks import renaming
+    from sparring.view.watch.text import table_text
+
+    for name, value in of_matches.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(option, "is not for @reference", "Leave it out, or name one opponent")
+    console = Console()
+    with renaming(GAME_OPTIONS | {"members": "MODEL_OR_RUN"}):
+        found = rate_by_pool(model, env, games, **options, progress=ConsoleProgress(console))
+    console.print(table_text(rating_table(found)))
+    return found.to_dict()
 
 
 def play(

@@ -18,6 +18,7 @@ from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
 from sparring.cli.exits import Exit
+from sparring.cli.reference import reference
 from sparring.cli.runs import analyse, compare, doctor, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train
@@ -38,7 +39,7 @@ _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
     *(analyse, bench, compare, config, doctor, envs, examples, exploit, export, play),
-    *(report, runs, serve, sft, tournament, watch),
+    *(reference, report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:
     app.command(_command.__name__, context_settings={"ignore_unknown_options": True})(_command)

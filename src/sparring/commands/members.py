@@ -17,6 +17,7 @@ from sparring.commands.model_source import (
     find_player,
     is_possible_model,
 )
+from sparring.commands.reference_adapters import OWN_REFERENCE, pool_members
 from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, CallSettings, InputError
@@ -26,6 +27,7 @@ from sparring.core.types import UNSET
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.evaluation.match import Agent, Mixture
+from sparring.evaluation.reference import REFERENCE, reference_pool
 from sparring.evaluation.venues import Venue
 from sparring.run.checks import check_opponent, renaming
 from sparring.run.evaluation_opponents import OPPONENTS
@@ -108,7 +110,7 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
         InputError: a name means nothing or cannot play ``env_id``, two names are the same, there are fewer
             than two members, or two models have different base models.
     """
-    written = [one for name in names for one in _expanded(name)]
+    written = [one for name in names for one in _expanded(name, env_id)]
     for place, name in enumerate(written):
         if name in written[:place]:
             raise InputError("members", f"{name} is named twice", "Name each member once")
@@ -213,8 +215,14 @@ def _check_same_rules(first: Member, first_env: GameSettings, other: Member, oth
             raise InputError("members", problem, "Leave one of them out: all games have the same rules")
 
 
-def _expanded(name: str) -> list[str]:
-    """Return the checkpoints of ``RUN@all``, oldest first, or the name itself."""
+def _expanded(name: str, env_id: str | None) -> list[str]:
+    """Return the checkpoints of ``RUN@all``, oldest first, the members of the game's pool for ``@reference``,
+    or the name itself."""
+    if name in (REFERENCE, OWN_REFERENCE):
+        if env_id is None:
+            raise InputError("members", f"{name} plays games, not programs", "Name a run, or a game")
+        with renaming({"env.id": "members"}):
+            return pool_members(reference_pool(env_id), name)
     member, settings = split_sampling(name)
     run, checkpoint = split_checkpoint(member)
     if checkpoint != ALL:

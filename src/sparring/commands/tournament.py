@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from sparring.commands.members import Member, base_of, environment_of, find_members
+from sparring.commands.reference_adapters import own_hashes
 from sparring.commands.serving import Serve, serving
 from sparring.commands.tournament_page import tournament_html
 from sparring.commands.venues import refuse_for_programs, venue_of_members
@@ -14,6 +15,7 @@ from sparring.core.env_id import absolute_id
 from sparring.core.errors import check_installed
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
+from sparring.evaluation.reference import ReferencePool, reference_pools
 from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.tournament import Tournament, TournamentResult
 from sparring.evaluation.tournament_files import TournamentMember, TournamentSettings
@@ -130,7 +132,14 @@ def tournament_of(
         settings,
         partial(serving, members, schedule.seed, progress, serve, venue.frozen),
         {one.uid: one.models(venue) for one in members if nash_conv and one.kind == "model"},
+        _pool(members, venue),
     )
+
+
+def _pool(members: Sequence[Member], venue: Venue) -> ReferencePool | None:
+    """Return the game's reference pool if all of it is among the members, as its adapters are here."""
+    pool, uids = reference_pools().get(venue.name), {one.uid for one in members}
+    return pool.with_adapters(own_hashes(pool)) if pool is not None and {*pool.members} <= uids else None
 
 
 def hold(tournament: Tournament, out: Path, progress: Progress) -> TournamentResult:

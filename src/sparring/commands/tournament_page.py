@@ -42,6 +42,10 @@ RESAMPLED_RANGE = (
     "it is not a confidence interval"
 )
 WINS = "Bradley-Terry and TrueSkill count wins, not rewards."
+ANCHORED = (
+    "Its members' ratings are fixed, random's at 1000; a reward counts as the share of the game's range that "
+    "it is."
+)
 INVALID = "Invalid: games that its own invalid moves ended."
 NO_CYCLE = "No cycle was found: the pairs that differ beyond noise can be put in one order."
 _NAME_WIDTH = 24
@@ -142,6 +146,8 @@ def _ranking(rankings: Rankings, *, briefly: bool = False) -> Table:
     matrix = rankings.matrix
     of_pairs = matrix is not None
     columns = [one for one in _COLUMNS if of_pairs >= one.of_pairs and not (briefly and one.of_page)]
+    if rankings.reference_pool is not None:
+        columns.append(Column("Anchored", lambda one: score_text(one.anchored, ".0f")))
     if any(one.nash_conv is not None for one in rankings.members):
         columns.append(Column("NashConv", _nash_conv_text))
     rows: list[Row] = [
@@ -153,6 +159,8 @@ def _ranking(rankings: Rankings, *, briefly: bool = False) -> Table:
         notes.append(f"In parentheses, of Nash and α-rank: the {RESAMPLED_RANGE}.")
         notes += [] if matrix.is_zero_sum else [NOT_ZERO_SUM]
         notes += [*_dominated(rankings), *_cycles(rankings)]
+    if rankings.reference_pool is not None:
+        notes.append(f"Anchored: by games against reference pool {rankings.reference_pool} alone. {ANCHORED}")
     return Table(("", *(column.head for column in columns)), [("", "", rows)], notes)
 
 
@@ -296,6 +304,7 @@ _MEASURES: tuple[tuple[str, str, str, Callable[[MemberRank], Interval | None]], 
     ("Mean reward", "mean reward", _FIELD, lambda one: one.score),
     ("Bradley-Terry", "rating", _ELO, lambda one: one.bradley_terry),
     ("TrueSkill", "rating", _SIGMA, _trueskill),
+    ("Anchored", "rating", ANCHORED, lambda one: one.anchored),
     ("Nash averaging", "share", _NASH, lambda one: _share(one.nash)),
     ("α-rank", "share", _ALPHA, lambda one: _share(one.alpharank)),
     ("NashConv", "NashConv", _EXACT, _nash_conv),

@@ -1,7 +1,8 @@
-"""Scripted players: uniformly random among legal moves, and optimal where OpenSpiel can solve the game."""
+"""Scripted players: random, optimal where OpenSpiel can solve the game, of strengths between, and simple."""
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from sparring.core import InputError, derive_seed
@@ -12,8 +13,12 @@ if TYPE_CHECKING:
     from sparring.envs.openspiel_game import OpenSpielGame
     from sparring.envs.textarena_game import TextArenaGame
 
-PLAYER_NAMES = ("random", "optimal")
+OPTIMAL_SHARES = {"optimal-90": 0.9, "optimal-75": 0.75, "optimal-50": 0.5, "optimal-25": 0.25}
+"""At each of its moves, a player of this name plays as ``optimal`` with this probability, else at random."""
+PLAYER_NAMES = ("random", "optimal", *OPTIMAL_SHARES, "always-first", "always-call")
 TEXTARENA_TICTACTOE = ("TicTacToe-v0", "TicTacToe-v0-train")
+POKER = ("kuhn_poker", "leduc_poker", "KuhnPoker")
+"""The games of ``always-call``, by their ids without parameters and versions."""
 
 
 class ScriptedPlayer(ABC):
@@ -23,19 +28,37 @@ class ScriptedPlayer(ABC):
         self._seed = seed
 
     @abstractmethod
+    def chances(self, game: Game) -> Mapping[str, float]:
+        """Return the moves that the current player of ``game`` may make, and how probable each is."""
+
     def act(self, game: Game, rng_seed: int) -> str:
         """Return a legal move for the current player of ``game``; the same seeds give the same move."""
-
-    def _draw(self, weights: dict[Any, float], rng_seed: int) -> Any:
+        chances = self.chances(game)
         draw = random.Random(derive_seed(self._seed, rng_seed))
-        return draw.choices(list(weights), list(weights.values()))[0]
+        return draw.choices(list(chances), list(chances.values()))[0]
 
 
 class RandomPlayer(ScriptedPlayer):
     """A player that is uniform among the legal moves, in games that list them."""
 
-    def act(self, game: Game, rng_seed: int) -> str:
-        return str(self._draw(dict.fromkeys(game.legal_actions() or [], 1.0), rng_seed))
+    def chances(self, game: Game) -> Mapping[str, float]:
+        legal = game.legal_actions() or []
+        return dict.fromkeys(legal, 1 / len(legal))
+
+
+class FirstPlayer(ScriptedPlayer):
+    """A player that always makes the first move that the game lists."""
+
+    def chances(self, game: Game) -> Mapping[str, float]:
+        return dict.fromkeys((game.legal_actions() or [])[:1], 1.0)
+
+
+class CallingPlayer(ScriptedPlayer):
+    """A player of poker that never folds or raises: it calls, and checks where there is nothing to call."""
+
+    def chances(self, game: Game) -> Mapping[str, float]:
+        legal = {move.strip("[]"): move for move in game.legal_actions() or []}
+        return {legal.get("call") or legal["check"]: 1.0}
 
 
 class OptimalPlayer(ScriptedPlayer):
@@ -47,11 +70,10 @@ class OptimalPlayer(ScriptedPlayer):
         super().__init__(seed)
         self._solution = solve(env_id)
 
-    def act(self, game: Game, rng_seed: int) -> str:
+    def chances(self, game: Game) -> Mapping[str, float]:
         table = cast("OpenSpielGame", game)
-        action = self._draw(self._solution.policy(table.state), rng_seed)
-        index: int = table.state.legal_actions().index(action)
-        return table.legal_actions()[index]
+        names = dict(zip(table.state.legal_actions(), table.legal_actions(), strict=True))
+        return {names[action]: chance for action, chance in self._solution.policy(table.state).items()}
 
 
 class TextArenaTicTacToePlayer(ScriptedPlayer):
@@ -63,9 +85,25 @@ class TextArenaTicTacToePlayer(ScriptedPlayer):
         super().__init__(seed)
         self._solution = solve("tic_tac_toe")
 
-    def act(self, game: Game, rng_seed: int) -> str:
+    def chances(self, game: Game) -> Mapping[str, float]:
         state = _tic_tac_toe_state(cast("TextArenaGame", game).board)
-        return f"[{self._draw(self._solution.policy(state), rng_seed)}]"
+        return {f"[{cell}]": chance for cell, chance in self._solution.policy(state).items()}
+
+
+class WeakenedPlayer(ScriptedPlayer):
+    """A player that decides at each move anew: with probability ``share`` it moves as another player does,
+    else at random. A mixture of the two, drawn once for each game, would be another player."""
+
+    def __init__(self, player: ScriptedPlayer, share: float, seed: int) -> None:
+        super().__init__(seed)
+        self._player, self._share, self._random = player, share, RandomPlayer(seed)
+
+    def chances(self, game: Game) -> Mapping[str, float]:
+        best = self._player.chances(game)
+        return {
+            move: self._share * best.get(move, 0.0) + (1 - self._share) * chance
+            for move, chance in self._random.chances(game).items()
+        }
 
 
 def tic_tac_toe_cell(action: str) -> int:
@@ -88,11 +126,20 @@ def _tic_tac_toe_state(board: list[list[str]]) -> Any:
 
 def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
     """Return the scripted player ``name`` for ``env_id``. The game may first be solved, once per process."""
-    if name == "random":
-        check_moves_are_told(env_id, "opponent", "Choose a model as the opponent")
-        return RandomPlayer(seed)
-    if name != "optimal":
+    if name in OPTIMAL_SHARES:
+        return WeakenedPlayer(_optimal_player(env_id, seed), OPTIMAL_SHARES[name], seed)
+    if name == "optimal":
+        return _optimal_player(env_id, seed)
+    if name == "always-call":
+        check_is_poker(env_id)
+        return CallingPlayer(seed)
+    if name not in PLAYER_NAMES:
         raise InputError("opponent", f"no scripted player {name!r}", f"Use one of {', '.join(PLAYER_NAMES)}")
+    check_moves_are_told(env_id, "opponent", "Choose a model as the opponent")
+    return RandomPlayer(seed) if name == "random" else FirstPlayer(seed)
+
+
+def _optimal_player(env_id: str, seed: int) -> ScriptedPlayer:
     if library_of(env_id) == "openspiel":
         return OptimalPlayer(env_id, seed)
     if env_id in TEXTARENA_TICTACTOE:
@@ -102,6 +149,13 @@ def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
         f"no optimal player for {env_id}, only for {TEXTARENA_TICTACTOE[1]} and small OpenSpiel games",
         "Use random as the opponent",
     )
+
+
+def check_is_poker(env_id: str) -> None:
+    """Raise an InputError unless ``always-call`` plays a game."""
+    if env_id.partition("(")[0].partition("-v")[0] not in POKER:
+        problem = f"always-call plays {', '.join(POKER)}, not {env_id}"
+        raise InputError("opponent", problem, "Use random as the opponent")
 
 
 def check_moves_are_told(env_id: str, field: str, fix: str) -> None:

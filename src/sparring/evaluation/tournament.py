@@ -12,6 +12,7 @@ from sparring.core.files import write_file
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import Agent, Models, Play, Progress, SeatedGame, drawn, play_games
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
+from sparring.evaluation.reference import ReferencePool
 from sparring.evaluation.schedule import MAX_GAMES, GameSchedule, ScheduledGame
 from sparring.evaluation.tournament_files import (
     GAMES,
@@ -49,6 +50,7 @@ class Tournament:
         serve: answers for every member while its body runs; called only if something is left to play or to
             measure.
         exact: the models of each member whose NashConv is measured too.
+        reference: the pool to which ratings are anchored, whose members all take part.
     """
 
     venue: Venue
@@ -57,6 +59,7 @@ class Tournament:
     settings: TournamentSettings
     serve: Callable[[], AbstractAsyncContextManager[InferenceClient]]
     exact: Mapping[str, Models] = field(default_factory=dict)
+    reference: ReferencePool | None = None
 
     def hold(
         self, out: Path, progress: Progress, draw: Callable[[TournamentResult], str] | None = None
@@ -102,8 +105,22 @@ class Tournament:
         with progress.doing("ranking the members"):
             rankings = rank(table, self.schedule.uids, _in_order(files, table), self.venue.seats)
         known = files.nash_convs if self.exact else {}
-        members = [replace(one, nash_conv=known.get(one.uid)) for one in rankings.members]
-        return TournamentResult(table, replace(rankings, members=members), dict(failures))
+        rankings = replace(
+            rankings, members=[replace(one, nash_conv=known.get(one.uid)) for one in rankings.members]
+        )
+        if self.reference is not None:
+            rankings = self._anchored(self.reference, rankings, files)
+        return TournamentResult(table, rankings, dict(failures))
+
+    def _anchored(self, pool: ReferencePool, rankings: Rankings, files: TournamentFiles) -> Rankings:
+        """Return the rankings with the rating of each member by its games against the pool."""
+        played = [
+            (game, one.rewards)
+            for number, one in sorted(files.played.items())
+            if (game := self.schedule.numbered(number)) is not None
+        ]
+        members = [replace(one, anchored=pool.rate(one.uid, played)) for one in rankings.members]
+        return replace(rankings, members=members, reference_pool=pool.version)
 
     def _is_complete(self, files: TournamentFiles) -> bool:
         """Return whether every game of the schedule is finished."""
@@ -142,7 +159,7 @@ class Tournament:
                     count(done, total)
 
                 if play is not None:
-                    specs = [(f"game-{game.number:010d}", self._spec(game)) for game in waiting]
+                    specs = [(f"game-{game.number:010d}", self.spec(game)) for game in waiting]
                     await play_games(play, specs, record)
                 _add(batch, files, table)
 
@@ -178,7 +195,8 @@ class Tournament:
             for group, members in enumerate(schedule.groups)
         }
 
-    def _spec(self, game: ScheduledGame) -> PlaySpec:
+    def spec(self, game: ScheduledGame) -> PlaySpec:
+        """Return a game with who plays it."""
         seats = tuple(drawn(self.agents[uid][seat], game.seed, seat) for seat, uid in enumerate(game.seating))
         return PlaySpec(self.venue.name, len(seats), seats, game.seed)
 

@@ -40,6 +40,7 @@ class MemberRank:
         alpharank: its share in alpha-rank's stationary distribution, with its resampled range.
         dominated_by: the member that dominates it, if any.
         nash_conv: its NashConv, if somebody computed it: payoffs do not tell it.
+        anchored: its rating by its games against the members of a reference pool alone, if it played them.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class MemberRank:
     alpharank: ResampledShare | None
     dominated_by: str | None
     nash_conv: float | None = None
+    anchored: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,14 @@ class Rankings:
         members: best expected score first.
         cycles: games that go in circles.
         seats: the names of the seats.
+        reference_pool: the version of the reference pool to which ratings are anchored, if it took part.
     """
 
     matrix: PayoffMatrix | None
     members: list[MemberRank]
     cycles: list[Cycle]
     seats: tuple[str, ...]
+    reference_pool: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values.
@@ -94,6 +98,7 @@ class Rankings:
             "seats": list(self.seats),
             "resamples": RESAMPLES,
             "cycles": [{"group": list(one.group), "shortest": list(one.shortest)} for one in self.cycles],
+            "reference_pool": self.reference_pool,
         }
 
 

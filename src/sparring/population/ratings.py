@@ -164,6 +164,42 @@ def bradley_terry(results: Results) -> list[Interval]:
     ]
 
 
+def ratings_of_shares(share_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Bradley-Terry ratings of members of whom the row scores this share against the column.
+
+    All pairs weigh the same. The first member has the rating ``CENTRE``.
+    """
+    others_MM = 1 - np.eye(len(share_MM))
+    ratings_M = _most_likely(share_MM * others_MM, others_MM)
+    ratings_M = CENTRE + (ratings_M - ratings_M[0]) * SCALE / math.log(BASE)
+    return np.asarray(ratings_M, dtype=np.float64)
+
+
+def anchored_rating(
+    share_N: NDArray[np.float64], error_N: NDArray[np.float64], ratings_N: NDArray[np.float64]
+) -> Interval:
+    """Return the rating of a member that scored these shares against N members with fixed ratings.
+
+    It is the most likely one in the model of :func:`bradley_terry`, after equally many games against each:
+    the expected shares have the same sum as ``share_N``. The 95% interval has the standard error of that sum,
+    divided by its slope. If every share is 0, or every one is 1, no finite rating is most likely; 1% of the
+    way to 1/2 is then gone.
+
+    ``error_N`` are the shares' standard errors.
+    """
+    unit = SCALE / math.log(BASE)
+    if share_N.min() == share_N.max() and share_N[0] in (0, 1):
+        share_N = 0.99 * share_N + 0.005
+    fixed_N = (ratings_N - CENTRE) / unit
+    low, high = fixed_N.min() - 50.0, fixed_N.max() + 50.0
+    while low < (middle := (low + high) / 2) < high:
+        p_N = 1 / (1 + np.exp(fixed_N - middle))
+        low, high = (middle, high) if p_N.sum() < share_N.sum() else (low, middle)
+    spread = NORMAL_95 * float(np.sqrt((error_N**2).sum()) / (p_N * (1 - p_N)).sum()) * unit
+    rating = float(CENTRE + low * unit)
+    return Interval(rating - spread, rating, rating + spread)
+
+
 def _most_likely(score_MM: NDArray[np.float64], games_MM: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the ratings that maximise the likelihood, by Newton's method; their mean is 0."""
     ratings_M = np.zeros(len(score_MM))

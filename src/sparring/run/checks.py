@@ -347,15 +347,17 @@ def check_opponent(name: str, env_id: str, frozen: Collection[str] = ()) -> None
     known = (*OPPONENTS, *frozen)
     if name not in known:
         raise InputError("opponent", f"there is no opponent {name!r}", f"Use one of {', '.join(known)}")
-    if name == "random" and not tells_moves(env_id):
-        problem = f"no player can play {env_id} at random: it does not list its legal moves"
+    if name not in PLAYER_NAMES:
+        return
+    if not tells_moves(env_id):
+        problem = f"{name} cannot play {env_id}, which does not list its legal moves"
         raise InputError("opponent", problem, "Use base as the opponent")
-    if name == "optimal" and library_of(env_id) == "openspiel":
+    if name.startswith("optimal") and library_of(env_id) == "openspiel":
         from sparring.envs.solver import check_solvable
 
         check_solvable(env_id)  # does not solve the game, which can take seconds
-    elif name == "optimal":
-        make_player("optimal", env_id, seed=0)
+    elif name not in ("random", "always-first"):
+        make_player(name, env_id, seed=0)
 
 
 def check_nash_conv(env_id: str) -> None:
