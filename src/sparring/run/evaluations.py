@@ -20,17 +20,13 @@ from sparring.evaluation.results import MatchResult, evaluation_path, failures_t
 from sparring.run.assembly import evaluated_uid
 from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import MIXTURE, evaluation_opponents, measures_nash_conv
+from sparring.run.given_adapters import frozen_of
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.view.evaluations import EvaluationFiles, Figures
 from sparring.view.run_view import RunView
 from sparring.view.tables import before_and_after
 from sparring.view.watch.text import table_text
-
-
-def opponent_agent(name: str) -> AgentSpec:
-    """Return the agent that an opponent's name means: a scripted player, or a model that is served."""
-    return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
 
 
 class Evaluations:
@@ -156,7 +152,7 @@ class Evaluations:
             on_game=progress.evaluation_game,
             on_rollout=keep,
         )
-        return replace(result, env_id=self.config.label(env))
+        return replace(result, env_id=self.config.label(env), opponent=opponent or "")
 
     def _opponents(self, env: EvaluatedGameSettings, name: str) -> list[AgentSpec | Mixture[AgentSpec]]:
         if name != MIXTURE:
@@ -164,10 +160,10 @@ class Evaluations:
         return [self._mixture(policy) for policy in env.seats]
 
     def _opponent(self, name: str) -> AgentSpec:
-        agent, calls = opponent_agent(name), opponent_calls(self.config)
-        if agent.kind == "script":
-            return agent
-        return replace(agent, temperature=calls.temperature, sampling=calls.sampling)
+        files, calls = frozen_of(self.config, "policy"), opponent_calls(self.config)
+        if name in (*PLAYER_NAMES, *files):
+            return AgentSpec("script", files.get(name, name))
+        return AgentSpec("model", name, calls.temperature, sampling=calls.sampling)
 
     def _mixture(self, policy: str) -> Mixture[AgentSpec]:
         """Return the fixed opponents that take the place of a policy."""

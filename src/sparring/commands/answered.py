@@ -1,0 +1,191 @@
+"""Who is answered by a best response, and where: any agent in a game, or in a role of a program."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparring.commands.best_response import POLICY, FrozenPolicy
+from sparring.commands.members import Member, base_of, find_agent
+from sparring.commands.model_source import ModelSource, base_difference, find_model
+from sparring.commands.venues import program_venue, refuse_for_programs
+from sparring.config import Config
+from sparring.config.play import Games
+from sparring.core import InputError, derive_seed
+from sparring.core.adapters import BASE, TRAINED
+from sparring.core.env_id import absolute_id
+from sparring.engine.api_models import with_address
+from sparring.envs.policy_lines import is_policy_file
+from sparring.evaluation.venues import GameVenue, Venue
+from sparring.run.checks import checked_seats
+
+AGENT = "agent"
+"""Name in ``[frozen]`` of who holds a role of a program."""
+FIELD = "MODEL_OR_RUN"
+JUDGE = "judge"
+"""The role of who judges debates, which is none of the program's roles."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: who is answered, where, and what the response begins with.
+
+    Attributes:
+        name: the agent: a run, a checkpoint, an adapter, a mixture, a base model, ``base``, a scripted
+            player, a policy's file, or a model behind an API.
+        env_id: the game; ``None`` for a program, by default the one that the run trained in.
+        program: the configuration of the program.
+        role: the program's role that the agent holds, while others learn; ``None`` if it holds all roles.
+        start: what the response begins with: ``run`` (the agent itself, where that is possible), ``base``, or
+            a run, an adapter or a base model.
+        template: how positions become prompts; by default as the run trained.
+        num_players: number of seats; by default two where that is possible.
+    """
+
+    name: str
+    env_id: str | None
+    program: Config | None = None
+    role: str | None = None
+    start: str = "run"
+    template: str | None = None
+    num_players: int | None = None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A frozen policy, where it plays, and the model of its best response.
+
+    Attributes:
+        agent: whom the user named. With a ``role`` it is part of the venue, and the policy is what the other
+            roles' responses begin with.
+        source: the model that the response consists of, with the adapter, if any, that shapes its own.
+    """
+
+    question: Question
+    agent: Member
+    venue: Venue
+    policy: FrozenPolicy
+    source: ModelSource
+
+    @property
+    def api(self) -> str | None:
+        """The address of the agent, if it is behind an API."""
+        return with_address(self.agent.name) if self.agent.kind == "api" else None
+
+
+def find_answered(question: Question, seed: int) -> Answered:
+    """Find who is answered, and where.
+
+    Raises:
+        InputError: a name means nothing, or the agent cannot play there.
+    """
+    if question.env_id is not None:
+        if question.program or question.role:
+            raise InputError("program", "is given, and so is a game", "Leave one of the two out")
+        return _in_game(question)
+    refuse_for_programs({"template": question.template, "num_players": question.num_players})
+    return _in_program(question, seed)
+
+
+def _in_game(question: Question) -> Answered:
+    assert question.env_id is not None
+    env_id = absolute_id(question.env_id, Path())
+    if checked_seats(env_id, question.num_players, question.template) < 2:
+        raise InputError("env.id", f"{env_id} is a game for one player", "Choose a game with opponents")
+    agent = find_agent(question.name, POLICY, env_id, FIELD)
+    source = _model_of(question, agent)
+    venue = GameVenue(source.environment(env_id, question.template, question.num_players))
+    return Answered(question, agent, venue, _policy(question, agent, source, venue), source)
+
+
+def _in_program(question: Question, seed: int) -> Answered:
+    agent = find_agent(question.name, POLICY if question.role is None else AGENT, None, FIELD)
+    config = question.program or (agent.source.config if agent.source else None)
+    if config is None:
+        raise InputError(FIELD, f"{question.name} is not a run of a program", "Name one, or a game")
+    source = _model_of(question, agent, config)
+    config = config.model_copy(update={"seed": derive_seed(seed, "exploit"), "model": source.model})
+    # Other requests than those of the training.
+    name = question.name if question.program is None else "the configuration"
+    if question.role is None:
+        venue = program_venue(config, name, FIELD)
+        return Answered(question, agent, venue, _policy(question, agent, source, venue), source)
+    venue = program_venue(_with_role(config, question.role, agent), name, "program", least=1)
+    others = ModelSource(source.model) if question.start in ("run", BASE) else find_model(question.start)
+    return Answered(question, agent, venue, FrozenPolicy.of(others, venue), source)
+
+
+def _model_of(question: Question, agent: Member, config: Config | None = None) -> ModelSource:
+    """Return the model of the response: the agent's, or else what the response begins with."""
+    found = _found_model(question, agent, config)
+    name = found.model.name
+    if not Path(name).is_dir():
+        return found
+    # A run's configuration names it relative to the run, or wholly.
+    return replace(found, model=found.model.model_copy(update={"name": str(Path(name).absolute())}))
+
+
+def _found_model(question: Question, agent: Member, config: Config | None) -> ModelSource:
+    given = None if question.start in ("run", BASE) else find_model(question.start)
+    if agent.source is not None:
+        base, own = agent.source, agent.source.trained
+        if given and (difference := base_difference(given.model, base.model, trained=own and given.trained)):
+            raise InputError("start", f"the base model of {question.start} {difference}", "Name another")
+        return base
+    if given is not None:
+        return given
+    return ModelSource(base_of([agent]) if config is None else config.model)
+
+
+def _policy(question: Question, agent: Member, source: ModelSource, venue: Venue) -> FrozenPolicy:
+    """Return who is answered where the agent holds every seat, and what the response begins with."""
+    seats, policies = len(venue.seats), venue.policies
+    if agent.kind == "model":
+        # The base model may be answered by what something else begins with.
+        own = source if agent.source is not None else ModelSource(source.model, envs=source.envs)
+        policy = FrozenPolicy.of(own, venue)
+    elif agent.kind == "script" and not is_policy_file(agent.name):
+        policy = FrozenPolicy((agent.name,) * seats, {}, {}, (TRAINED,) * seats)
+    else:
+        other = with_address(agent.name) if agent.kind == "api" else str(Path(agent.name).absolute())
+        policies = (TRAINED,) * seats if isinstance(venue, GameVenue) else policies
+        policy = FrozenPolicy((POLICY,) * seats, {}, {}, policies, {POLICY: other})
+    if question.start == "run":
+        return policy
+    start = {} if question.start == BASE else FrozenPolicy.of(find_model(question.start), venue).start
+    return FrozenPolicy(policy.seats, policy.adapters, start, policy.policies, policy.others)
+
+
+def _with_role(config: Config, role: str, agent: Member) -> Config:
+    """Return the program's configuration with the agent in a role."""
+    if isinstance(config.play, Games):
+        raise InputError("program", "the configuration plays games", "Name one of a program")
+    held, frozen = BASE, dict(config.frozen)
+    if agent.kind == "api":
+        held, frozen[AGENT] = AGENT, with_address(agent.name)
+    elif agent.source is not None and (adapters := agent.source.adapters()):
+        held = AGENT
+        if agent.source.members:
+            raise InputError(FIELD, f"{agent.name} is a mixture, which holds no single role", "Name a member")
+        frozen[AGENT] = str(_adapter_for(role, config, agent, adapters).absolute())
+    if AGENT in config.frozen:
+        raise InputError(f"frozen.{AGENT}", "is a name that the best response needs", "Rename it")
+    changes: dict[str, object] = {"frozen": frozen}
+    if role == JUDGE and "judge_model" in type(config.play).model_fields:
+        changes["program"] = config.play.model_copy(update={"judge_model": held})
+    else:
+        from sparring.config.programs import RoleSettings
+
+        own = config.roles.get(role, RoleSettings()).model_copy(update={"policy": held})
+        changes["roles"] = {**config.roles, role: own}
+    return config.model_copy(update=changes)
+
+
+def _adapter_for(role: str, config: Config, agent: Member, adapters: dict[str, Path]) -> Path:
+    """Return the agent's adapter for a role: its only one, or that of the policy that the role trains."""
+    if len(adapters) == 1:
+        return next(iter(adapters.values()))
+    roles = {one.id: one.policy for one in program_venue(config, agent.name, "program").roles}
+    policy = roles.get(role, "")
+    if policy not in adapters:
+        problem = f"{agent.name} has the policies {', '.join(adapters)}, and none of them plays {role}"
+        raise InputError(FIELD, problem, "Name the adapter of one")
+    return adapters[policy]
