@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from sparring.config import Config
 
 
-Agent = Annotated[
-    str,
-    typer.Argument(
-        metavar="AGENT",
-        help=(
-            f"{PLAYER_HELP[:-1]}; base, random or optimal; a policy's .jsonl file; a model behind an API: "
-            "vendor/model, or model@http://host/v1."
-        ),
+AGENT = typer.Argument(
+    metavar="AGENT",
+    help=(
+        f"{PLAYER_HELP[:-1]}; base, random or optimal; a policy's .jsonl file; a model behind an API: "
+        "vendor/model, or model@http://host/v1."
     ),
-]
+)
 ProgramFile = Annotated[
     str | None,
     typer.Option("--program", metavar="CONFIG", help="Play this configuration's program, not a game."),
@@ -70,7 +67,7 @@ OF_GAMES = {
 
 
 def exploit(
-    agent: Agent,
+    agent: Annotated[str, AGENT],
     env: Env = None,
     program: ProgramFile = None,
     role: Role = None,
@@ -90,7 +87,7 @@ def exploit(
 
     If the command was stopped or killed, give it again: it continues.
     """
-    config, env = _program_and_game(agent, env, program)
+    config, env = program_and_game(agent, env, program)
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import RESULT, Budget, directory_for
@@ -120,7 +117,7 @@ def exploit(
         print_line(console, f"result: {directory / RESULT}")
 
 
-def _program_and_game(agent: str, env: str | None, program: str | None) -> tuple["Config | None", str | None]:
+def program_and_game(agent: str, env: str | None, program: str | None) -> tuple["Config | None", str | None]:
     """Return the configuration of the program that is named, or the game that is meant; neither for the
     program of a run."""
     if program is None:

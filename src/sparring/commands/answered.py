@@ -25,7 +25,7 @@ JUDGE = "judge"
 
 
 @dataclass(frozen=True)
-class Question:
+class AgentQuery:
     """What is asked: who is answered, where, and what the response begins with.
 
     Attributes:
@@ -59,7 +59,7 @@ class Answered:
         source: the model that the response consists of, with the adapter, if any, that shapes its own.
     """
 
-    question: Question
+    query: AgentQuery
     agent: Member
     venue: Venue
     policy: FrozenPolicy
@@ -71,51 +71,51 @@ class Answered:
         return with_address(self.agent.name) if self.agent.kind == "api" else None
 
 
-def find_answered(question: Question, seed: int) -> Answered:
+def find_answered(query: AgentQuery, seed: int) -> Answered:
     """Find who is answered, and where.
 
     Raises:
         InputError: a name means nothing, or the agent cannot play there.
     """
-    if question.env_id is not None:
-        if question.program or question.role:
+    if query.env_id is not None:
+        if query.program or query.role:
             raise InputError("program", "is given, and so is a game", "Leave one of the two out")
-        return _in_game(question)
-    refuse_for_programs({"template": question.template, "num_players": question.num_players})
-    return _in_program(question, seed)
+        return _in_game(query)
+    refuse_for_programs({"template": query.template, "num_players": query.num_players})
+    return _in_program(query, seed)
 
 
-def _in_game(question: Question) -> Answered:
-    assert question.env_id is not None
-    env_id = absolute_id(question.env_id, Path())
-    if checked_seats(env_id, question.num_players, question.template) < 2:
+def _in_game(query: AgentQuery) -> Answered:
+    assert query.env_id is not None
+    env_id = absolute_id(query.env_id, Path())
+    if checked_seats(env_id, query.num_players, query.template) < 2:
         raise InputError("env.id", f"{env_id} is a game for one player", "Choose a game with opponents")
-    agent = find_agent(question.name, POLICY, env_id, FIELD)
-    source = _model_of(question, agent)
-    venue = GameVenue(source.environment(env_id, question.template, question.num_players))
-    return Answered(question, agent, venue, _policy(question, agent, source, venue), source)
+    agent = find_agent(query.name, POLICY, env_id, FIELD)
+    source = _model_of(query, agent)
+    venue = GameVenue(source.environment(env_id, query.template, query.num_players))
+    return Answered(query, agent, venue, _policy(query, agent, source, venue), source)
 
 
-def _in_program(question: Question, seed: int) -> Answered:
-    agent = find_agent(question.name, POLICY if question.role is None else AGENT, None, FIELD)
-    config = question.program or (agent.source.config if agent.source else None)
+def _in_program(query: AgentQuery, seed: int) -> Answered:
+    agent = find_agent(query.name, POLICY if query.role is None else AGENT, None, FIELD)
+    config = query.program or (agent.source.config if agent.source else None)
     if config is None:
-        raise InputError(FIELD, f"{question.name} is not a run of a program", "Name one, or a game")
-    source = _model_of(question, agent, config)
+        raise InputError(FIELD, f"{query.name} is not a run of a program", "Name one, or a game")
+    source = _model_of(query, agent, config)
     config = config.model_copy(update={"seed": derive_seed(seed, "exploit"), "model": source.model})
     # Other requests than those of the training.
-    name = question.name if question.program is None else "the configuration"
-    if question.role is None:
+    name = query.name if query.program is None else "the configuration"
+    if query.role is None:
         venue = program_venue(config, name, FIELD)
-        return Answered(question, agent, venue, _policy(question, agent, source, venue), source)
-    venue = program_venue(_with_role(config, question.role, agent), name, "program", least=1)
-    others = ModelSource(source.model) if question.start in ("run", BASE) else find_model(question.start)
-    return Answered(question, agent, venue, FrozenPolicy.of(others, venue), source)
+        return Answered(query, agent, venue, _policy(query, agent, source, venue), source)
+    venue = program_venue(_with_role(config, query.role, agent), name, "program", least=1)
+    others = ModelSource(source.model) if query.start in ("run", BASE) else find_model(query.start)
+    return Answered(query, agent, venue, FrozenPolicy.of(others, venue), source)
 
 
-def _model_of(question: Question, agent: Member, config: Config | None = None) -> ModelSource:
+def _model_of(query: AgentQuery, agent: Member, config: Config | None = None) -> ModelSource:
     """Return the model of the response: the agent's, or else what the response begins with."""
-    found = _found_model(question, agent, config)
+    found = _found_model(query, agent, config)
     name = found.model.name
     if not Path(name).is_dir():
         return found
@@ -123,19 +123,19 @@ def _model_of(question: Question, agent: Member, config: Config | None = None) -
     return replace(found, model=found.model.model_copy(update={"name": str(Path(name).absolute())}))
 
 
-def _found_model(question: Question, agent: Member, config: Config | None) -> ModelSource:
-    given = None if question.start in ("run", BASE) else find_model(question.start)
+def _found_model(query: AgentQuery, agent: Member, config: Config | None) -> ModelSource:
+    given = None if query.start in ("run", BASE) else find_model(query.start)
     if agent.source is not None:
         base, own = agent.source, agent.source.trained
         if given and (difference := base_difference(given.model, base.model, trained=own and given.trained)):
-            raise InputError("start", f"the base model of {question.start} {difference}", "Name another")
+            raise InputError("start", f"the base model of {query.start} {difference}", "Name another")
         return base
     if given is not None:
         return given
     return ModelSource(base_of([agent]) if config is None else config.model)
 
 
-def _policy(question: Question, agent: Member, source: ModelSource, venue: Venue) -> FrozenPolicy:
+def _policy(query: AgentQuery, agent: Member, source: ModelSource, venue: Venue) -> FrozenPolicy:
     """Return who is answered where the agent holds every seat, and what the response begins with."""
     seats, policies = len(venue.seats), venue.policies
     if agent.kind == "model":
@@ -148,9 +148,9 @@ def _policy(question: Question, agent: Member, source: ModelSource, venue: Venue
         other = with_address(agent.name) if agent.kind == "api" else str(Path(agent.name).absolute())
         policies = (TRAINED,) * seats if isinstance(venue, GameVenue) else policies
         policy = FrozenPolicy((POLICY,) * seats, {}, {}, policies, {POLICY: other})
-    if question.start == "run":
+    if query.start == "run":
         return policy
-    start = {} if question.start == BASE else FrozenPolicy.of(find_model(question.start), venue).start
+    start = {} if query.start == BASE else FrozenPolicy.of(find_model(query.start), venue).start
     return FrozenPolicy(policy.seats, policy.adapters, start, policy.policies, policy.others)
 
 

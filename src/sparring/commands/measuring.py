@@ -112,7 +112,7 @@ class Measuring:
         script = self._script_of(first) if isinstance(first, str) else None
         try:
             if script is not None:
-                return nash_conv_of_policy(env.id, self.answered.question.name, _table(script, env.id))
+                return nash_conv_of_policy(env.id, self.answered.query.name, _table(script, env.id))
             return await nash_conv(
                 self.client,
                 env.id,

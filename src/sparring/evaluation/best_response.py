@@ -93,6 +93,12 @@ class Exploited(Gains):
     calls: int | None = None
     max_calls: int | None = None
 
+    @property
+    def exact_gains(self) -> list[float] | None:
+        """What a best response gains in each seat exactly, with invalid moves as in games if that is known;
+        ``None`` where there is no exact measure."""
+        return None if self.exact is None else self.exact.played_gains or self.exact.exploitability
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values; intervals are [low, mid, high]."""
         exact = None if self.exact is None else self.exact.to_dict()
