@@ -50,7 +50,8 @@ class Measuring:
         apis = {name: one for name, one in self.policy.others.items() if not is_policy_file(one)}
         if isinstance(self.venue, ProgramVenue):
             apis |= frozen_of(self.venue.config, "api")
-        self.apis = {name: PaidAnswers(one, self.answers, measured=True) for name, one in apis.items()}
+        limit = config.inference.max_tokens
+        self.apis = {name: PaidAnswers(one, self.answers, limit, measured=True) for name, one in apis.items()}
         self.response = [one if one in trained else TRAINED for one in self.policy.policies]
         self.config = config
         self.seed = derive_seed(seed, "exploit")

@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from sparring.core.sampling import Sampling
 from sparring.engine.api_models import CALLS_AT_ONCE, openai_client, slot_of
 
 ANSWERS_FILE = "answers.jsonl"
+LAST_SECONDS = 60.0
 ENOUGH = 16
 """Answers to a prompt after which training draws from those that were paid for."""
 
@@ -119,12 +121,16 @@ class PaidAnswers(InferenceClient):
 
     A call with the seed of an earlier one gets its answer. Otherwise, for training, a prompt is asked
     ``ENOUGH`` times; then its answers are drawn from those that came first. Where ``measured``, each call is
-    new. Waiting for answers to the same prompt ends when they come or fail.
+    new. ``max_tokens`` limits an answer if a call does not.
+
+    Waiting for answers to the same prompt ends when they come or fail. A call that is cancelled is paid for,
+    so it ends when its answer is kept, or after ``LAST_SECONDS``.
     """
 
-    def __init__(self, name: str, file: PaidFile, *, measured: bool = False) -> None:
+    def __init__(self, name: str, file: PaidFile, max_tokens: int, *, measured: bool = False) -> None:
         self.name = name
         self.file = file
+        self.max_tokens = max_tokens
         self.measured = measured
         self._client = openai_client(name)
         self._slots = CallSlots(CALLS_AT_ONCE)
@@ -143,6 +149,7 @@ class PaidAnswers(InferenceClient):
         **options: Any,
     ) -> ModelResponse:
         """Answer as the API does or did, without token ids; raise CallsSpent if it may not be asked."""
+        max_tokens = self.max_tokens if max_tokens is None else max_tokens
         prompt = [{"role": one["role"], "content": one["content"]} for one in as_text(messages)]
         drawn = {"temperature": temperature, "max_tokens": max_tokens, **options}
         drawn["sampling"] = None if sampling is None else asdict(sampling)
@@ -153,15 +160,31 @@ class PaidAnswers(InferenceClient):
         try:
             async with slot_of(self._slots):
                 call = self.file.begin()
-                response = await self._client.complete(
+                asked = self._client.complete(
                     messages, temperature, max_tokens, False, seed=seed, sampling=sampling, **options
                 )
-                self.file.keep(_line_of(call, key, seed, self.measured, response, prompt))
+                keep = partial(_line_of, call, key, seed, self.measured, prompt)
+                return await self._to_its_end(asyncio.create_task(self._kept(asked, keep)))
         finally:
             self._pending[key] -= 1
             if (event := self._arrived.pop(key, None)) is not None:
                 event.set()
+
+    async def _kept(
+        self, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
+    ) -> ModelResponse:
+        response = await asked
+        self.file.keep(line_of(response))
         return response
+
+    async def _to_its_end(self, answer: asyncio.Task[ModelResponse]) -> ModelResponse:
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            await asyncio.wait({answer}, timeout=LAST_SECONDS)
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # which nobody else asks for
+            raise
 
     async def _known(self, key: str, seed: int | None) -> PaidLine | None:
         """Return an answer that was paid for; ``None`` if the API is to be asked."""
@@ -186,8 +209,8 @@ def _line_of(
     key: str,
     seed: int | None,
     measured: bool,
-    response: ModelResponse,
     prompt: list[dict[str, str]],
+    response: ModelResponse,
 ) -> PaidLine:
     thought = response.reasoning
     return PaidLine(

@@ -115,6 +115,9 @@ class Won:
     rollout: Rollout
 
 
+_ENDED = "the game was ended"
+
+
 @dataclass(frozen=True)
 class _Game:
     """What the seats earned in a game, and the seat whose invalid move ended it."""
@@ -138,8 +141,8 @@ async def measure_gains(
     """Play a response in each seat against a policy in all others, and the policy against itself.
 
     ``games`` of the response, rounded up to rounds that have the same deal in every seat, as in
-    ``play_match``; and one of the policy with each of these deals. If a game raises what ``ends`` the
-    measuring, only the rounds before the first unfinished game count, whatever the lengths of games.
+    ``play_match``; and one of the policy with each of these deals. If a game raises what ``ends`` it, only
+    the rounds before the first such game count, whatever the lengths of games.
 
     Returns:
         The gains, and the games in which the response earned most, ``MOST_WON`` in each seat.
@@ -157,6 +160,13 @@ async def measure_gains(
         for place, agents in enumerate(seatings):
             spec = PlaySpec(venue.name, num_seats, agents, deal)
             named.append((f"gain-{round_:05d}-{place}", spec))
+
+    async def play_or_end(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+        try:
+            return await play(rollout_id, spec)
+        except ends:
+            return _ENDED
+
     played, won = dict[int, _Game | str](), dict[str, list[Won]]()
 
     def record(index: int, game: SeatedGame | str) -> None:
@@ -169,11 +179,9 @@ async def measure_gains(
             del kept[MOST_WON:]
         on_game(len(played), len(named))
 
-    try:
-        await play_games(play, named, record, concurrency)
-    except ends:
-        first = next(index for index in range(len(named)) if index not in played)
-        played = {index: game for index, game in played.items() if index < first - first % (num_seats + 1)}
+    await play_games(play_or_end, named, record, concurrency)
+    ended = min((index for index, game in played.items() if game is _ENDED), default=len(named))
+    played = {index: game for index, game in played.items() if index < ended - ended % (num_seats + 1)}
     own, best, failures = dict[int, _Game](), dict[int, _Game](), Counter[str]()
     for index, one in sorted(played.items()):
         round_, place = divmod(index, num_seats + 1)

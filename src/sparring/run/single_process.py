@@ -108,7 +108,8 @@ def _with_apis(engine: Engine, config: Config, directory: RunDirectory) -> Infer
     if not apis:
         return engine
     answers = PaidFile(directory.path / ANSWERS_FILE, config.collection.api_calls)
-    return MembersClient(engine, {name: PaidAnswers(address, answers) for name, address in apis.items()})
+    limit = config.inference.max_tokens
+    return MembersClient(engine, {name: PaidAnswers(one, answers, limit) for name, one in apis.items()})
 
 
 def _serving(
