@@ -9,6 +9,7 @@ from sparring.commands.model_source import ModelSource, base_difference, find_mo
 from sparring.commands.venues import program_venue, refuse_for_programs
 from sparring.config import Config
 from sparring.config.play import Games
+from sparring.config.programs import DebateSettings, RoleSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.env_id import absolute_id
@@ -106,9 +107,10 @@ def _in_program(query: AgentQuery, seed: int) -> Answered:
     # Other requests than those of the training.
     name = query.name if query.program is None else "the configuration"
     if query.role is None:
-        venue = program_venue(config, name, FIELD)
+        venue = replace(program_venue(config, name, FIELD), by_reward=True)
         return Answered(query, agent, venue, _policy(query, agent, source, venue), source)
-    venue = program_venue(_with_role(config, query.role, agent), name, "program", least=1)
+    with_agent = program_venue(_with_role(config, query.role, agent), name, "program", least=1)
+    venue = replace(with_agent, by_reward=True)
     others = ModelSource(source.model) if query.start in ("run", BASE) else find_model(query.start)
     return Answered(query, agent, venue, FrozenPolicy.of(others, venue), source)
 
@@ -169,11 +171,12 @@ def _with_role(config: Config, role: str, agent: Member) -> Config:
     if AGENT in config.frozen:
         raise InputError(f"frozen.{AGENT}", "is a name that the best response needs", "Rename it")
     changes: dict[str, object] = {"frozen": frozen}
-    if role == JUDGE and "judge_model" in type(config.play).model_fields:
+    if role == JUDGE and isinstance(config.play, DebateSettings):
+        if config.play.judge_by_score and agent.kind == "api":
+            problem = f"{agent.name} is behind an API, which scores no verdicts"
+            raise InputError("program.judge_by_score", problem, "Set it to false")
         changes["program"] = config.play.model_copy(update={"judge_model": held})
     else:
-        from sparring.config.programs import RoleSettings
-
         own = config.roles.get(role, RoleSettings()).model_copy(update={"policy": held})
         changes["roles"] = {**config.roles, role: own}
     return config.model_copy(update=changes)

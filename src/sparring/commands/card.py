@@ -82,10 +82,14 @@ def _measures(results: Sequence[Sequence[EvaluationResult]]) -> list[MeasureChan
     if len(results) < 2 or any(isinstance(one, MatchResult) for one in results[0]):
         return []
     before, after = (
-        {figure.name.measure: figure.interval for one in several for figure in figures_of(one)}
+        {figure.name.measure: figure for one in several for figure in figures_of(one)}
         for several in (results[0], results[-1])
     )
-    return [MeasureChange(name, one, after[name]) for name, one in before.items() if name in after]
+    return [
+        MeasureChange(name, one.kind, one.interval, after[name].interval)
+        for name, one in before.items()
+        if name in after
+    ]
 
 
 def calibrated_as(found: Exploited, *, of_game: bool) -> Calibrated:

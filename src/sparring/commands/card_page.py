@@ -13,7 +13,7 @@ from sparring.view.episodes import first_episodes
 from sparring.view.report.cards import Shared, cards_html
 from sparring.view.report.html import Page
 from sparring.view.report.plotly import figure_of
-from sparring.view.tables import Row, Table
+from sparring.view.tables import Row, Table, figure_cell
 
 MOST_GAMES = 100
 NOTHING = "-"
@@ -24,9 +24,11 @@ def card_tables(card: ExploitabilityCard) -> list[Table]:
     tables = [exploited_table(card.exploited)]
     if card.measures:
         rows: list[Row] = [
-            [one.name, f"{one.before.mid:.3f}", f"{one.after.mid:.3f}"] for one in card.measures
+            [one.name, *(figure_cell(value, one.kind) for value in (one.before, one.after))]
+            for one in card.measures
         ]
-        tables.append(Table(("Measure", "Untrained", "Trained"), [("The program", "", rows)]))
+        note = "Untrained: before the responses learned. Trained: with all of them. With 95% intervals."
+        tables.append(Table(("", "Untrained", "Trained"), [("The program's measures", "", rows)], [note]))
     return [*tables, calibration_table(card)]
 
 

@@ -232,10 +232,13 @@ def play_of_game(arena: Arena, episode: GameEpisode, retries: int = RETRIES) -> 
     return play
 
 
-def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Sequence[str]) -> Play:
+def play_of_program(
+    arena: Arena, requests: Sequence[EpisodeRequest], roles: Sequence[str], *, by_reward: bool = False
+) -> Play:
     """Return what plays one of a program's requests, which the seed chooses; its seats are these roles.
 
-    A role earns its mean score over the arena's :meth:`~sparring.core.Arena.outcomes`.
+    A role earns its mean score over the arena's :meth:`~sparring.core.Arena.outcomes` or, ``by_reward``, the
+    mean of the rewards that it learns from.
     """
 
     async def play(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
@@ -245,7 +248,8 @@ def play_of_program(arena: Arena, requests: Sequence[EpisodeRequest], roles: Seq
         (result,) = await arena.generate_rollouts([replace(request, agents=agents, meta=meta)])
         if result.rollout.error:
             return result.rollout.error
-        outcomes = arena.outcomes(result)
+        rewards = [one.rewards for one in result.all_rollouts()]
+        outcomes = rewards if by_reward else arena.outcomes(result)
         scores = [[one[role] for one in outcomes if role in one] for role in roles]
         if not all(scores):
             return f"the episode gave no reward to {roles[scores.index([])]}"

@@ -72,13 +72,15 @@ class GameVenue:
 class ProgramVenue:
     """A program, whose seats are the ``roles`` that it trains; ``frozen`` are the adapters of the others.
 
-    The arena goes on from request to request, so it is played once.
+    With ``by_reward``, a role earns what it learns from, not what ratings count. The arena goes on from
+    request to request, so it is played once.
     """
 
     config: Config
     arena: Arena
     roles: tuple[Role, ...]
     frozen: Mapping[str, Path]
+    by_reward: bool = False
 
     @property
     def name(self) -> str:
@@ -118,7 +120,7 @@ class ProgramVenue:
             requests: list[EpisodeRequest] = []
             while len(requests) < LEAST_REQUESTS:
                 requests += await next_requests(self.arena)
-            yield play_of_program(self.arena, requests, self.seats)
+            yield play_of_program(self.arena, requests, self.seats, by_reward=self.by_reward)
 
 
 Venue = GameVenue | ProgramVenue
