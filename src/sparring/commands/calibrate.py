@@ -3,9 +3,10 @@
 A policy is a file; a cell that has been measured is not measured again.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import msgspec
 import pyspiel
@@ -15,7 +16,7 @@ from sparring.commands.best_response import Train
 from sparring.commands.exploit import PROBE, Budget, exploit
 from sparring.core import InputError, SparringError
 from sparring.core.env_id import env_name
-from sparring.core.files import remove_directory, write_file
+from sparring.core.files import write_file
 from sparring.core.text import file_part
 from sparring.envs.openspiel_game import game_at, load_game
 from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, CalibrationCell
@@ -29,9 +30,9 @@ GAMES = (
     "leduc_poker",
     "liars_dice(dice_sides=3)",
     "liars_dice(dice_sides=4)",
-    "goofspiel(num_cards=3,imp_info=True,points_order=descending,players=2)",
     "turn_based_simultaneous_game(game=goofspiel(num_cards=3,imp_info=True))",
-    "tic_tac_toe",
+    "turn_based_simultaneous_game(game=goofspiel(num_cards=4,imp_info=True,points_order=descending))",
+    "nim(pile_sizes=1;3)",
     "nim(pile_sizes=1;3;5)",
     "first_sealed_auction(max_value=6)",
     "dark_hex(board_size=2)",
@@ -120,7 +121,7 @@ def make_table(
                 cell = _measure(env_id, name, path, directory / "runs" / stem, budget, start, train, progress)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_file(file, msgspec.json.encode(cell))
-                remove_directory(directory / "runs" / stem)
+                shutil.rmtree(directory / "runs" / stem)
             cells.append(cell)
     table = directory / CALIBRATION_FILE
     write_file(table, Calibration(PROBE, cells).to_bytes())
@@ -137,7 +138,7 @@ def _measure(
     train: Train,
     progress: Progress,
 ) -> CalibrationCell:
-    began = perf_counter()
+    began = process_time()
     found = exploit(str(path), env_id, run, budget, start=start, train=train, progress=progress)
     if found is None or found.exact is None:
         raise SparringError(f"{env_id}, {name}: it was not measured; give the command again")
@@ -155,7 +156,7 @@ def _measure(
         updates=found.updates,
         settled=found.settled,
         training_games=found.training_games,
-        seconds=round(perf_counter() - began, 1),
+        seconds=round(process_time() - began, 1),
     )
 
 

@@ -9,7 +9,7 @@ from sparring.commands.serving import build_engine
 from sparring.config import Config
 from sparring.core import AgentSpec, CallSettings, InferenceClient, SparringError, derive_seed
 from sparring.core.adapters import TRAINED
-from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient
+from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient, openai_client
 from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidAnswers, PaidFile
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import game_at
@@ -51,7 +51,10 @@ class Measuring:
         if isinstance(self.venue, ProgramVenue):
             apis |= frozen_of(self.venue.config, "api")
         limit = config.inference.max_tokens
-        self.apis = {name: PaidAnswers(one, self.answers, limit, measured=True) for name, one in apis.items()}
+        self.apis = {
+            name: PaidAnswers(one, openai_client(one), self.answers, limit, measured=True)
+            for name, one in apis.items()
+        }
         self.response = [one if one in trained else TRAINED for one in self.policy.policies]
         self.config = config
         self.seed = derive_seed(seed, "exploit")

@@ -19,7 +19,8 @@ from sparring.core.files import append_at
 from sparring.core.messages import as_text, said
 from sparring.core.reasoning import Parts, Reasoning
 from sparring.core.sampling import Sampling
-from sparring.engine.api_models import CALLS_AT_ONCE, openai_client, slot_of
+from sparring.core.text import encodable
+from sparring.engine.api_models import CALLS_AT_ONCE, slot_of
 
 ANSWERS_FILE = "answers.jsonl"
 LAST_SECONDS = 60.0
@@ -117,7 +118,7 @@ class PaidFile:
 
 
 class PaidAnswers(InferenceClient):
-    """A model behind an API whose answers are kept.
+    """A model of this name behind an API, which the ``client`` asks, and whose answers are kept.
 
     A call with the seed of an earlier one gets its answer. Otherwise, for training, a prompt is asked
     ``ENOUGH`` times; then its answers are drawn from those that came first. Where ``measured``, each call is
@@ -127,12 +128,14 @@ class PaidAnswers(InferenceClient):
     so it ends when its answer is kept, or after ``LAST_SECONDS``.
     """
 
-    def __init__(self, name: str, file: PaidFile, max_tokens: int, *, measured: bool = False) -> None:
+    def __init__(
+        self, name: str, client: InferenceClient, file: PaidFile, max_tokens: int, *, measured: bool = False
+    ) -> None:
         self.name = name
+        self._client = client
         self.file = file
         self.max_tokens = max_tokens
         self.measured = measured
-        self._client = openai_client(name)
         self._slots = CallSlots(CALLS_AT_ONCE)
         self._pending = Counter[str]()
         self._arrived: dict[str, asyncio.Event] = {}
@@ -150,7 +153,7 @@ class PaidAnswers(InferenceClient):
     ) -> ModelResponse:
         """Answer as the API does or did, without token ids; raise CallsSpent if it may not be asked."""
         max_tokens = self.max_tokens if max_tokens is None else max_tokens
-        prompt = [{"role": one["role"], "content": one["content"]} for one in as_text(messages)]
+        prompt = [{"role": one["role"], "content": encodable(one["content"])} for one in as_text(messages)]
         drawn = {"temperature": temperature, "max_tokens": max_tokens, **options}
         drawn["sampling"] = None if sampling is None else asdict(sampling)
         key = _key(self.name, prompt, drawn)
@@ -174,6 +177,7 @@ class PaidAnswers(InferenceClient):
         self, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
     ) -> ModelResponse:
         response = await asked
+        response.text = encodable(response.text)
         self.file.keep(line_of(response))
         return response
 
@@ -220,7 +224,7 @@ def _line_of(
         measured,
         response.text,
         response.finish_reason,
-        None if thought is None else thought.text,
+        None if thought is None else encodable(thought.text),
         thought is None or thought.ended,
         prompt,
     )

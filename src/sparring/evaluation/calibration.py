@@ -47,7 +47,7 @@ class CalibrationCell(msgspec.Struct, frozen=True):
         exact: NashConv.
         found: the sum of the gains, with its 95% interval.
         updates: those of the best response, which may have ``settled``, on so many ``training_games``.
-        seconds: what training and measuring took.
+        seconds: CPU seconds of training and measuring, in the process that ended them.
     """
 
     game: str
