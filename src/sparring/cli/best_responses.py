@@ -2,17 +2,17 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from sparring.cli.options import (
     GAME_OPTIONS,
+    PLAYER_HELP,
     Address,
     ConfigWords,
     Env,
-    Player,
     Players,
     Recipe,
     RuntimeName,
@@ -24,20 +24,60 @@ from sparring.cli.options import (
 )
 from sparring.core.text import shell_command
 
+if TYPE_CHECKING:
+    from sparring.config import Config
+
+
+AGENT = typer.Argument(
+    metavar="AGENT",
+    help=(
+        f"{PLAYER_HELP[:-1]}; base, random or optimal; a policy's .jsonl file; a model behind an API: "
+        "vendor/model, or model@http://host/v1."
+    ),
+)
+ProgramFile = Annotated[
+    str | None,
+    typer.Option("--program", metavar="CONFIG", help="Play this configuration's program, not a game."),
+]
+Role = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The program's role that the agent holds; others learn against it."),
+]
+Updates = Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")]
+GamesPerStep = Annotated[
+    int | None,
+    typer.Option(min=2, help="Games of each update; by default 1024, behind an API 64. Not for a program."),
+]
+Games = Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")]
+Start = Annotated[
+    str,
+    typer.Option(
+        metavar="run|base|MODEL", help="What the best response begins with: the agent, its base, or a model."
+    ),
+]
+Calls = Annotated[
+    int, typer.Option(min=2, help="Calls to an agent behind an API, at most; earlier ones count.")
+]
+OF_GAMES = {
+    **GAME_OPTIONS,
+    **{"template": "--template", "num_players": "--players", "games_per_step": "--games-per-step"},
+    **{"start": "--start", "program": "--program", "calls": "--calls", "collection.api_calls": "--calls"},
+}
+"""How errors name the options."""
+
 
 def exploit(
-    model: Player,
+    agent: Annotated[str, AGENT],
     env: Env = None,
-    updates: Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")] = 40,
-    games_per_step: Annotated[
-        int | None, typer.Option(min=2, help="Games of each update; by default 1024. Not for a program.")
-    ] = None,
-    games: Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")] = 4000,
-    start: Annotated[
-        Literal["run", "base"], typer.Option(help="What the best response begins with.")
-    ] = "run",
+    program: ProgramFile = None,
+    role: Role = None,
+    updates: Updates = 40,
+    games_per_step: GamesPerStep = None,
+    games: Games = 4000,
+    start: Start = "run",
     template: Template = None,
     players: Players = None,
+    calls: Calls = 2000,
     seed: Seed = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The best response's run; by default in runs.")
@@ -47,9 +87,7 @@ def exploit(
 
     If the command was stopped or killed, give it again: it continues.
     """
-    from sparring.commands.model_source import first_environment
-
-    env = env or first_environment(model)
+    config, env = program_and_game(agent, env, program)
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import RESULT, Budget, directory_for
@@ -59,23 +97,36 @@ def exploit(
     from sparring.run.progress_views import print_line
     from sparring.view.watch.text import table_text
 
-    console, directory = Console(), out or directory_for(model, env)
-    of_games = {"template": "--template", "num_players": "--players", "games_per_step": "--games-per-step"}
-    with renaming(GAME_OPTIONS | of_games | {"directory": "--out"}):
+    console, directory = Console(), out or directory_for(agent, env or program, role)
+    with renaming(OF_GAMES | {"directory": "--out"}):
         found = train_best_response(
-            model,
+            agent,
             env,
             directory,
-            Budget(updates, games_per_step, games, seed),
+            Budget(updates, games_per_step, games, seed, calls),
+            program=config,
+            role=role,
             template=template,
             num_players=players,
-            from_base=start == "base",
+            start=start,
             train=partial(train_to_the_end, console=console),
             progress=ConsoleProgress(console),
         )
     if found is not None:
         console.print(table_text(exploited_table(found)))
         print_line(console, f"result: {directory / RESULT}")
+
+
+def program_and_game(agent: str, env: str | None, program: str | None) -> tuple["Config | None", str | None]:
+    """Return the configuration of the program that is named, or the game that is meant; neither for the
+    program of a run."""
+    if program is None:
+        from sparring.commands.model_source import first_environment
+
+        return None, env or first_environment(agent)
+    from sparring.run.configuration import load_fitted
+
+    return load_fitted(program, {}, None)[0], env
 
 
 def psro(

@@ -13,6 +13,7 @@ import typer
 from sparring import __version__
 from sparring.cli.bench import bench
 from sparring.cli.best_responses import exploit, psro
+from sparring.cli.card import card
 from sparring.cli.configuration import config
 from sparring.cli.environments import envs
 from sparring.cli.evaluate import evaluate, play, tournament
@@ -38,7 +39,7 @@ app = typer.Typer(
 _OF_FIELDS: list[Callable[..., None]] = [train, finetune, psro]
 """Any field of the configuration is an option of these."""
 _OTHERS: list[Callable[..., None]] = [
-    *(analyse, bench, compare, config, doctor, envs, examples, exploit, export, play),
+    *(analyse, bench, card, compare, config, doctor, envs, examples, exploit, export, play),
     *(reference, report, runs, serve, sft, tournament, watch),
 ]
 for _command in _OF_FIELDS:

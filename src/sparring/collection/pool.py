@@ -131,11 +131,12 @@ class PoolService:
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
         policy: str = "",
+        path: str = "",
     ) -> str:
         """Register a model that is not trained, as :meth:`ModelPool.add_fixed`; once."""
         uid = f"fixed-{name}"
-        if not self.state.knows(uid, name, kind):
-            self._kept.do(entries.AddFixed(name, prior_mu, kind, active, policy))
+        if not self.state.knows(uid, path or name, kind):
+            self._kept.do(entries.AddFixed(name, prior_mu, kind, active, policy, path))
         return uid
 
     def add_policy(self, uid: str) -> str:

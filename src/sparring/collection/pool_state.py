@@ -36,6 +36,7 @@ class AddFixed(JournalEntry, frozen=True):
     kind: Literal["fixed", "script"] = "fixed"
     active: bool = True
     policy: str = ""
+    path: str = ""
 
 
 class AddPolicy(JournalEntry, frozen=True):
@@ -178,8 +179,8 @@ class PoolState:
             case AddCheckpoint(path, iteration, policy):
                 self._rate_held_games()
                 return self.pool.add_checkpoint(path, iteration, policy)
-            case AddFixed(name, prior_mu, kind, active, policy):
-                return self.pool.add_fixed(name, prior_mu, kind=kind, active=active, policy=policy)
+            case AddFixed(name, prior_mu, kind, active, policy, path):
+                return self.pool.add_fixed(name, prior_mu, kind=kind, active=active, policy=policy, path=path)
             case AddPolicy(uid):
                 return self.pool.add_policy(uid)
             case RateMatch(step, size, games):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,8 +22,9 @@ from sparring.evaluation.results import evaluated_steps
 from sparring.evaluation.venues import Venue
 from sparring.run.best import has_settled
 from sparring.run.evaluation_opponents import MIXTURE
-from sparring.run.given_adapters import find_given, same_adapter
+from sparring.run.given_adapters import find_given, frozen_of, same_adapter
 from sparring.run.progress_views import print_line
+from sparring.run.resume import CALLS
 from sparring.run.run_directory import RunDirectory
 from sparring.run.start import resume_run, start_run
 
@@ -38,19 +39,23 @@ So no name of the user's is that of a scripted player or of what is trained.
 
 @dataclass(frozen=True)
 class FrozenPolicy:
-    """What a best response answers: one adapter, a mixture, a policy for each seat, or the base model.
+    """What a best response answers: one adapter, a mixture, a policy for each seat, the base model, or
+    somebody who is no model here.
 
     Attributes:
-        seats: who holds each seat: a name in ``adapters``, ``base``, or a mixture of these.
+        seats: who holds each seat: a name in ``adapters`` or ``others``, ``base``, a scripted player, or a
+            mixture of these.
         adapters: the adapters by their names in the run of the best response.
         start: what the best response may begin with, by the policy that is trained.
         policies: the policy that is trained in each seat.
+        others: what ``[frozen]`` names beside adapters: a policy in a file, a model behind an API.
     """
 
     seats: tuple[str | Mixture[str], ...]
     adapters: Mapping[str, Path]
     start: Mapping[str, Path]
     policies: tuple[str, ...]
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, source: ModelSource, venue: Venue, named: Callable[[str], str] | None = None) -> Self:
@@ -105,12 +110,12 @@ def best_response_config(
     begins.
     """
     opponents, evaluation, frozen = policy.opponents(), settings["evaluation"], settings.get("frozen", {})
-    if taken := policy.adapters.keys() & frozen.keys():
+    if taken := (policy.adapters.keys() | policy.others.keys()) & frozen.keys():
         raise InputError(f"frozen.{min(taken)}", "is a name that the best response needs", "Rename it")
     alone = len(opponents) == 1 and not isinstance(policy.seats[0], Mixture)
     data = dict(settings) | {
         "start": _absolute(start),
-        "frozen": frozen | _absolute(policy.adapters),
+        "frozen": frozen | _absolute(policy.adapters) | dict(policy.others),
         "population": {
             "sample_mode": "fixed",
             "fixed_opponents": list(opponents),
@@ -162,6 +167,8 @@ def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str 
     longer = config.learning.steps > found.learning.steps
     if longer and not has_settled(run.evaluation, config.evaluation):
         changes["learning.steps"] = str(config.learning.steps)
+    if config.collection.api_calls != found.collection.api_calls:
+        changes[CALLS] = str(config.collection.api_calls)
     return changes
 
 
@@ -188,18 +195,23 @@ def _check_same(config: Config, directory: Path) -> Config:
     content.
     """
     found = load_config(str(directory / "config.toml"), {})
-    steps = max(found.learning.steps, config.learning.steps)
+    steps, apis = max(found.learning.steps, config.learning.steps), frozen_of(config, "api")
     comparable = without_places(
         found,
         learning=found.learning.model_copy(update={"steps": steps}),
         start={name: config.start.get(name, place) for name, place in found.start.items()},
-        frozen={name: config.frozen.get(name, place) for name, place in found.frozen.items()},
+        frozen={
+            name: place if name in apis else config.frozen.get(name, place)
+            for name, place in found.frozen.items()
+        },
+        collection=found.collection.model_copy(update={"api_calls": config.collection.api_calls}),
     )
     if comparable != (wanted := without_places(config)):
         differs = differences_text(comparable, wanted)
     else:
         given = RunDirectory(directory).given
         sources = find_given(config)
+        sources |= {name: Path(source) for name, source in frozen_of(config, "policy").items()}
         changed = [name for name, source in sources.items() if not same_adapter(source, given / name)]
         if not changed:
             return found

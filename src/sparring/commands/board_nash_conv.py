@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparring.commands.members import Member, base_of
-from sparring.commands.serving import MembersClient
 from sparring.config.play import GameSettings
+from sparring.engine.api_models import MembersClient
 from sparring.envs.openspiel_game import game_at, load_game
 from sparring.envs.templates import get_template
 from sparring.evaluation import NashConvResult

@@ -10,11 +10,12 @@ from sparring.commands.board_nash_conv import BoardNashConv
 from sparring.commands.member_sampling import member_calls, split_sampling
 from sparring.commands.members import MODEL, Member, check_match_opponent, find_opponent
 from sparring.commands.model_source import ModelSource, find_player, with_template_options
-from sparring.commands.serving import MembersClient, serving
+from sparring.commands.serving import serving
 from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
 from sparring.core.env_id import absolute_id, class_name
 from sparring.core.sampling import AS_LEARNED
+from sparring.engine.api_models import MembersClient
 from sparring.envs.game_episode import build_episode
 from sparring.envs.templates import get_template
 from sparring.evaluation import KeptValue, MatchResult, NashConvResult, kept_value, play_match

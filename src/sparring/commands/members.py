@@ -25,7 +25,8 @@ from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
 from sparring.core.files import open_regular
 from sparring.core.types import UNSET
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
-from sparring.envs.scripted import PLAYER_NAMES
+from sparring.envs.policy_lines import is_policy_file
+from sparring.envs.scripted import PLAYER_NAMES, make_player
 from sparring.evaluation.match import Agent, Mixture
 from sparring.evaluation.reference import REFERENCE, reference_pool
 from sparring.evaluation.venues import Venue
@@ -86,9 +87,12 @@ class Member:
     def weights(self) -> str:
         """Return a fingerprint of adapters and mixture, by which a tournament knows the member again."""
         digest = sha256()
-        for name, path in self.adapters().items():
+        files = {name: path / ADAPTER_FILE for name, path in self.adapters().items()}
+        if self.kind == "script" and is_policy_file(self.name):
+            files[self.name] = Path(self.name)
+        for name, path in files.items():
             try:
-                with open_regular(path / ADAPTER_FILE) as file:
+                with open_regular(path) as file:
                     weights = file.read()
             except OSError as error:  # a run that still trains deletes old checkpoints
                 problem = f"the weights of {self.name} cannot be read ({error.strerror})"
@@ -97,7 +101,7 @@ class Member:
         mixed = () if self.source is None else self.source.members
         for one in mixed:
             digest.update(f"{one.name} {one.weight}".encode())
-        return digest.hexdigest()[:16] if self.adapters() or mixed else ""
+        return digest.hexdigest()[:16] if files or mixed else ""
 
     def _served(self, policy: str) -> str:
         return self.uid if policy == TRAINED else f"{self.uid}/{policy}"
@@ -215,6 +219,16 @@ def _check_same_rules(first: Member, first_env: GameSettings, other: Member, oth
             raise InputError("members", problem, "Leave one of them out: all games have the same rules")
 
 
+def find_agent(name: str, uid: str, env_id: str | None, field: str) -> Member:
+    """Find who is named, as :func:`find_members` does, to play a game or a program; it draws as it learned.
+
+    Raises:
+        InputError: the name means nothing, or cannot play there; it calls the name ``field``.
+    """
+    with renaming({"members": field}):
+        return _find(name, uid, env_id)
+
+
 def _expanded(name: str, env_id: str | None) -> list[str]:
     """Return the checkpoints of ``RUN@all``, oldest first, the members of the game's pool for ``@reference``,
     or the name itself."""
@@ -242,6 +256,12 @@ def _find(name: str, uid: str, env_id: str | None) -> Member:
             check_opponent(name, env_id)
     if name in OPPONENTS:
         return Member(uid, "model" if name == BASE else "script", name)
+    if is_policy_file(name):
+        if env_id is None:
+            raise InputError("members", f"{name} plays games, not programs", f"Name a run, or {BASE}")
+        with renaming({"opponent": "members", "env.id": "members"}):
+            make_player(name, env_id, seed=0)
+        return Member(uid, "script", name)
     if is_api_model(name) and not is_run_or_adapter(name) and not Path(name).exists():
         _check_is_no_path(name)
         refuse_credentials(name, "members")

@@ -22,10 +22,12 @@ from sparring.config.problems import first_problem
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
+from sparring.envs.policy_lines import is_policy_file
 from sparring.evaluation.match import Mixture
 from sparring.evaluation.venues import ProgramVenue, Venue
 from sparring.learn.adapter_weights import read_shapes
 from sparring.run.checks import default_seats
+from sparring.run.evaluation_opponents import OPPONENTS
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import close_run, find_checkpoint, find_mixture, paths_of, split_checkpoint
 
@@ -206,6 +208,8 @@ def first_environment(name: str) -> str | None:
     """
     player, _ = split_sampling(name)
     run, checkpoint = split_checkpoint(player)
+    if player in OPPONENTS or is_policy_file(player) or "@http" in player:
+        raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")
     source = find_player(run if checkpoint == ALL else player)
     if not source.trained:
         raise InputError("--env", f"is missing, and {name} is not a run", "Name an environment")

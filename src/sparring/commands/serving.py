@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparring.commands.members import Member, base_of
 from sparring.config.model import InferenceSettings, ModelSettings
-from sparring.core import InferenceClient, Messages, ModelResponse
-from sparring.engine.api_models import api_client
+from sparring.core import InferenceClient
+from sparring.engine.api_models import MembersClient, api_client
 from sparring.evaluation.match import Progress
 from sparring.run.assembly import publish_models
 
@@ -40,7 +40,7 @@ async def serving(
     progress: Progress,
     serve: Serve | None = None,
     frozen: Mapping[str, Path] | None = None,
-) -> AsyncIterator["MembersClient"]:
+) -> AsyncIterator[MembersClient]:
     """Yield a client that answers for every member, each of whose names it knows.
 
     ``serve`` serves the members' adapters, and those of ``frozen``; without it, this process does.
@@ -56,35 +56,3 @@ async def serving(
     else:
         async with serve(adapters) as client:
             yield MembersClient(client, apis)
-
-
-class MembersClient(InferenceClient):
-    """Passes each call to the client of its model: one of ``apis`` by the member's name, or ``local``."""
-
-    def __init__(self, local: InferenceClient | None, apis: Mapping[str, InferenceClient]) -> None:
-        self.local = local
-        self.apis = apis
-
-    def forget_contexts(self) -> None:
-        """Let answers of this process's engine not depend on earlier requests."""
-        from sparring.engine.engine import EmbeddedEngine
-
-        if isinstance(self.local, EmbeddedEngine):
-            self.local.forget_contexts()
-
-    async def complete(
-        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
-    ) -> ModelResponse:
-        """Answer as the model's client does; an API knows its own model by its own name."""
-        api = self.apis.get(model or "")
-        client, name = (self.local, model) if api is None else (api, None)
-        assert client is not None, "every model is served here or behind an API"
-        return await client.complete(messages, *asked, model=name, **options)
-
-    async def score(
-        self, messages: Messages, completions: list[str], *, model: str | None = None
-    ) -> list[float]:
-        """Score as the model's client does; an API cannot."""
-        client = self.apis.get(model or "", self.local)
-        assert client is not None, "every model is served here or behind an API"
-        return await client.score(messages, completions, model=model)

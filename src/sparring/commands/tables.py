@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted
-from sparring.evaluation.best_response import Exploited
+from sparring.evaluation.best_response import Exploited, SeatGain
 from sparring.evaluation.figures import ALL_EQUAL, Figure, are_legal_but_invalid, figures_of
 from sparring.evaluation.kept_value import KeptValue
 from sparring.evaluation.results import (
@@ -33,15 +33,21 @@ def results_table(results: Sequence[EvaluationResult], kept: KeptValue | None = 
 
 def exploited_table(result: Exploited) -> Table:
     """Return the gains by seat with notes: what they are, the budget, and the exact measure beside."""
-    exact = None if result.exact is None else result.exact.played_gains or result.exact.exploitability
+    exact = result.exact_gains
     rows: list[Row] = []
     for seat, one in enumerate(result.seats):
-        values = map(_gain_text, (one.value, one.best_response_value, one.gain))
+        values = map(gain_text, (one.value, one.best_response_value, one.gain))
         rows.append([one.seat, f"{one.games:,}", *values, *([f"{exact[seat]:.4f}"] if exact else [])])
     total = [f"{sum(exact):.4f}"] if exact else []
-    rows.append(["sum", "", "", "", _gain_text(result.total), *total])
-    heads = ("Seat", "Games", "Policy", "Best response", "Gain", *(["Exact"] if exact else []))
-    return Table(heads, [(f"{result.model} in {result.env_id}", "", rows)], [*_notes_on_gains(result)])
+    rows.append(["sum", "", "", "", gain_text(result.total), *total])
+    who = ("Seat", "Policy", "Best response") if result.role is None else ("Role", "Untrained", "Trained")
+    heads = (who[0], "Games", *who[1:], "Gain", *(["Exact"] if exact else []))
+    return Table(heads, [(title_of(result), "", rows)], [*_notes_on_gains(result)])
+
+
+def title_of(result: Exploited) -> str:
+    """Return who was answered, and where."""
+    return f"{result.model}{f' as {result.role}' if result.role else ''} in {result.env_id}"
 
 
 def _title(result: EvaluationResult) -> str:
@@ -88,6 +94,11 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
 
 
 def _notes_on_gains(result: Exploited) -> Iterator[str]:
+    if result.role is not None:
+        yield (
+            f"{result.model} has the role {result.role} and learns nothing. Gain: what a role earns more "
+            "after it has learned against it than untrained, while the other roles are untrained."
+        )
     none = "" if result.found else "The sum of the gains is not above 0 beyond chance: no gain found. "
     if result.total.low > 0 and not result.found:
         rounds = counted(result.rounds, "round")
@@ -103,6 +114,13 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
     )
     if not result.settled:
         yield "It had not settled: the same command with more --updates goes on, and may find more."
+    if result.calls is not None:
+        yield f"Calls to models behind an API: {result.calls:,} of {result.max_calls:,}."
+    if result.rounds < result.planned_rounds and not result.failures:
+        planned = f"{result.rounds:,} of {result.planned_rounds:,} rounds"
+        yield f"The calls were used up: {planned} were played. With more --calls, it goes on."
+    if any(one.invalid_own or one.invalid_others or one.invalid_response for one in result.seats):
+        yield from map(_invalid_text, result.seats)
     if result.failures:
         failed = sum(result.failures.values())
         yield f"{counted(failed, 'game')} failed and did not count: {failures_text(result.failures)}"
@@ -115,6 +133,16 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
             yield f"Exact counts invalid moves as the games do: they lose. {exact}."
 
 
-def _gain_text(number: Interval) -> str:
+def _invalid_text(seat: SeatGain) -> str:
+    """Return how many games invalid moves ended, beside the gain of a seat."""
+    name = f"seat {seat.seat}" if seat.seat.isdecimal() else seat.seat
+    return (
+        f"Invalid moves, {name}: the policy's own ended {seat.invalid_own:.1%} of its games; against the "
+        f"response, the policy's {seat.invalid_others:.1%} and the response's {seat.invalid_response:.1%}."
+    )
+
+
+def gain_text(number: Interval) -> str:
+    """Return a gain with half of its interval."""
     spread = f"± {number.high - number.mid:.3f}" if number.high > number.mid else f"({ALL_EQUAL})"
     return f"{number.mid:+.3f} {spread}"

@@ -8,7 +8,7 @@ from sparring.config.play import Games
 from sparring.core import InputError
 from sparring.core.adapters import BASE
 from sparring.evaluation.venues import ProgramVenue
-from sparring.run.given_adapters import find_adapter
+from sparring.run.given_adapters import find_adapter, frozen_of
 from sparring.run.programs import build_program
 
 
@@ -26,24 +26,27 @@ def refuse_for_tasks(options: Mapping[str, object]) -> None:
             raise InputError(name, "is not for tasks", "Leave it out, or leave out --task")
 
 
-def program_venue(config: Config, name: str, field: str) -> ProgramVenue:
+def program_venue(config: Config, name: str, field: str, least: int = 2) -> ProgramVenue:
     """Return the program of a configuration, which ``name`` has in the user's input ``field``.
 
     Raises:
-        InputError: it is no program, has fewer than two roles that are trained, or one of them judges.
+        InputError: it is no program, has fewer than ``least`` roles that are trained, or one of them judges.
     """
     arena = build_program(config)
     if arena is None:
         raise InputError(field, f"{name} plays games, not a program", "Name a game")
     roles = tuple(role for role in arena.roles.values() if role.policy not in arena.frozen)
-    if len(roles) < 2:
+    if len(roles) < least:
         problem = f"the program of {name} trains the role {roles[0].id} alone"
         raise InputError(field, problem, "Choose a program that trains two roles")
     judge = getattr(config.play, "judge_model", None) or BASE
-    if judge != BASE:
+    if judge not in arena.frozen:
         problem = f"the program of {name} lets {judge} judge, which its members have each in another version"
         raise InputError(field, problem, "It takes a program whose judge is not trained")
-    frozen = {name: find_adapter(place, name, f"frozen.{name}") for name, place in config.frozen.items()}
+    frozen = {
+        name: find_adapter(place, name, f"frozen.{name}")
+        for name, place in frozen_of(config, "adapter").items()
+    }
     return ProgramVenue(config, arena, roles, frozen)
 
 

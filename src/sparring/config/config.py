@@ -82,8 +82,9 @@ class Config(Settings):
     """The adapter that each policy starts from, by policy: a checkpoint of an earlier run such as `RUN@40`,
     or a directory."""
     frozen: Annotated[Adapters, ADAPTER] = {}
-    """Adapters that play but are never trained, by name; a game's seats and a program's roles use them as
-    policies, games also as opponents."""
+    """What plays but is never trained, by name: adapters, in one process also policies in files (of OpenSpiel
+    games, in games alone) and models behind an API (`model@https://host/v1`). A game's seats and a program's
+    roles use them as policies, games also as opponents."""
     credit: CreditSettings | None = None
     """How the rewards of whole episodes become advantages; it replaces `rewards.sampling`."""
     collection: CollectionSettings = CollectionSettings()

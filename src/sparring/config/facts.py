@@ -58,8 +58,11 @@ class Relative:
 
 
 def _with_adapter(text: str, change: Callable[[str], str]) -> str:
-    """A name without a directory is a run in ``runs``."""
-    return change(text if "/" in text else f"runs/{text}")
+    """A name without a directory is a run in ``runs``, unless it is that of a policy's file; a model behind
+    an API is no file."""
+    if "@http" in text:
+        return text
+    return change(text if "/" in text or text.endswith((".json", ".jsonl")) else f"runs/{text}")
 
 
 def _with_model(text: str, change: Callable[[str], str]) -> str:

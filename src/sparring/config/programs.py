@@ -77,7 +77,7 @@ class DebateSettings(ProgramSettings):
     neg_policy: Name = TRAINED
     """The policy that argues against it; another name gives it an adapter of its own."""
     judge_model: Name | None = None
-    """The model that judges: `base` or a policy; by default the untrained model."""
+    """The model that judges: `base`, a policy, or a name in `[frozen]`; by default the untrained model."""
     judge_by_score: bool = False
     """Judge by the likelihood of each verdict, for models that are too weak to write one."""
     judge_sampling: Annotated[SamplingSettings | None, Only("judge_by_score", (False,), refused=True)] = None

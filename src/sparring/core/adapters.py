@@ -39,6 +39,8 @@ CRITIC_FILE = "critic.safetensors"
 STATE_FILE = "state.json"
 MEASURED_FILE = "measured.json"
 """By what the best adapters of a run were kept."""
+POLICY_FILE = "policy.jsonl"
+"""A run's copy of a policy that was given as a table."""
 MANIFEST_FILE = "manifest.json"
 """The hashes of the other files of a saved directory."""
 SAVED_FILES = frozenset(
@@ -50,6 +52,7 @@ SAVED_FILES = frozenset(
         CRITIC_FILE,
         STATE_FILE,
         MEASURED_FILE,
+        POLICY_FILE,
         MANIFEST_FILE,
     }
 )

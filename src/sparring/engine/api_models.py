@@ -1,5 +1,7 @@
 """Models outside the run: behind an API, or in the directory of an adapter."""
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,19 @@ from sparring.core.concurrency import CallSlots
 from sparring.core.current_episode import wait_for_slot
 
 
+@asynccontextmanager
+async def slot_of(slots: CallSlots) -> AsyncIterator[None]:
+    """Hold one of the slots. Waiting for it takes nothing from an episode's time."""
+    if not slots.take():
+        await wait_for_slot(slots)
+    try:
+        yield
+    finally:
+        slots.release()
+
+
 class BoundedClient(InferenceClient):
-    """Passes calls on, never more than ``limit`` at once. Waiting takes nothing from an episode's time; a
-    call that is tried again keeps its slot."""
+    """Passes calls on, never more than ``limit`` at once. A call that is tried again keeps its slot."""
 
     def __init__(self, client: InferenceClient, limit: int) -> None:
         self.client = client
@@ -19,12 +31,8 @@ class BoundedClient(InferenceClient):
 
     async def complete(self, messages: Messages, *asked: Any, **options: Any) -> ModelResponse:
         """Answer as the client does."""
-        if not self._slots.take():
-            await wait_for_slot(self._slots)
-        try:
+        async with slot_of(self._slots):
             return await self.client.complete(messages, *asked, **options)
-        finally:
-            self._slots.release()
 
 
 CALLS_AT_ONCE = 16
@@ -42,14 +50,32 @@ def is_adapter(name: str) -> bool:
 
 
 def api_client(name: str) -> InferenceClient:
-    """Return a client of a model at OpenRouter, ``vendor/model``, or at a server, ``model@http://host/v1``,
-    with at most ``CALLS_AT_ONCE`` calls in flight. Raises InputError: there is no key for it."""
+    """Return a client of a model behind an API with at most ``CALLS_AT_ONCE`` calls in flight; see
+    :func:`openai_client`."""
+    return BoundedClient(openai_client(name), CALLS_AT_ONCE)
+
+
+def openai_client(name: str) -> InferenceClient:
+    """Return a client of a model at OpenRouter, ``vendor/model``, or at a server, ``model@http://host/v1``.
+
+    Raises InputError: there is no key for it."""
     refuse_credentials(name, "model")
     from sparring.engine.openai_client import OpenAIClient
 
     model, at, url = name.partition("@")
-    client = OpenAIClient(model=model, base_url=url) if at else OpenAIClient.for_openrouter(model=name)
-    return BoundedClient(client, CALLS_AT_ONCE)
+    return OpenAIClient(model=model, base_url=url) if at else OpenAIClient.for_openrouter(model=name)
+
+
+def with_address(name: str) -> str:
+    """Return a name of a model behind an API with its address, also if it is at OpenRouter."""
+    from sparring.engine.openai_client import OPENROUTER_URL
+
+    return name if "@" in name else f"{name}@{OPENROUTER_URL}"
+
+
+def as_chat(messages: Messages) -> Messages:
+    """Return a prompt as an API takes it: one without chat markup is a user's message."""
+    return [{**one, "role": "user"} if one["role"] == "text" else one for one in messages]
 
 
 def refuse_credentials(name: str, field: str) -> None:
@@ -69,3 +95,44 @@ def refuse_credentials(name: str, field: str) -> None:
         f"the address of {model!r} contains {part}, and names are written to many places",
         "Leave it out; the key is read from SPARRING_API_KEY",
     )
+
+
+class MembersClient(InferenceClient):
+    """Passes each call to the client of its model: one of ``apis`` by the member's name, or ``local``."""
+
+    def __init__(self, local: InferenceClient | None, apis: Mapping[str, InferenceClient]) -> None:
+        self.local = local
+        self.apis = apis
+
+    def forget_contexts(self) -> None:
+        """Let answers of this process's engine not depend on earlier requests."""
+        from sparring.engine.engine import EmbeddedEngine
+
+        if isinstance(self.local, EmbeddedEngine):
+            self.local.forget_contexts()
+
+    async def complete(
+        self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
+    ) -> ModelResponse:
+        """Answer as the model's client does; an API knows its own model by its own name."""
+        api = self.apis.get(model or "")
+        if api is not None:
+            return await api.complete(as_chat(messages), *asked, **options)
+        assert self.local is not None, "every model is served here or behind an API"
+        return await self.local.complete(messages, *asked, model=model, **options)
+
+    async def give(
+        self, messages: Messages, text: str, temperature: float = 1.0, *, model: str | None = None
+    ) -> ModelResponse:
+        """Answer with ``text`` as the model's client does; an API cannot."""
+        client = self.apis.get(model or "", self.local)
+        assert client is not None, "every model is served here or behind an API"
+        return await client.give(messages, text, temperature, model=model)
+
+    async def score(
+        self, messages: Messages, completions: list[str], *, model: str | None = None
+    ) -> list[float]:
+        """Score as the model's client does; an API cannot."""
+        client = self.apis.get(model or "", self.local)
+        assert client is not None, "every model is served here or behind an API"
+        return await client.score(messages, completions, model=model)

@@ -1,13 +1,16 @@
-"""Scripted players: random, optimal where OpenSpiel can solve the game, of strengths between, and simple."""
+"""Scripted players: random, optimal where OpenSpiel can solve the game, of strengths between, simple ones, or
+with a policy from a file."""
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from sparring.core import InputError, derive_seed
 from sparring.envs.catalog import library_of
 from sparring.envs.game import Game
+from sparring.envs.policy_lines import checked_chances, is_policy_file, read_lines
 
 if TYPE_CHECKING:
     from sparring.envs.openspiel_game import OpenSpielGame
@@ -61,7 +64,20 @@ class CallingPlayer(ScriptedPlayer):
         return {legal.get("call") or legal["check"]: 1.0}
 
 
-class OptimalPlayer(ScriptedPlayer):
+class TablePlayer(ScriptedPlayer):
+    """A player that draws from a policy for an OpenSpiel game."""
+
+    @abstractmethod
+    def policy(self, state: Any) -> dict[int, float]:
+        """Return the probability of each action that it may take at a ``pyspiel.State``."""
+
+    def chances(self, game: Game) -> Mapping[str, float]:
+        table = cast("OpenSpielGame", game)
+        names = dict(zip(table.state.legal_actions(), table.legal_actions(), strict=True))
+        return {names[action]: chance for action, chance in self.policy(table.state).items()}
+
+
+class OptimalPlayer(TablePlayer):
     """A player with a minimax or equilibrium policy of an OpenSpiel game, uniform among equal moves."""
 
     def __init__(self, env_id: str, seed: int) -> None:
@@ -70,10 +86,23 @@ class OptimalPlayer(ScriptedPlayer):
         super().__init__(seed)
         self._solution = solve(env_id)
 
-    def chances(self, game: Game) -> Mapping[str, float]:
-        table = cast("OpenSpielGame", game)
-        names = dict(zip(table.state.legal_actions(), table.legal_actions(), strict=True))
-        return {names[action]: chance for action, chance in self._solution.policy(table.state).items()}
+    def policy(self, state: Any) -> dict[int, float]:
+        return self._solution.policy(state)
+
+
+class PolicyPlayer(TablePlayer):
+    """A player with the policy in a file; a state that the file lacks is an InputError."""
+
+    def __init__(self, path: str, seed: int) -> None:
+        super().__init__(seed)
+        self._path = path
+        self._lines = read_lines(Path(path))
+
+    def policy(self, state: Any) -> dict[int, float]:
+        name, actions = state.information_state_string(), state.legal_actions()
+        if name not in self._lines:
+            raise InputError(self._path, f"lacks the information state {name!r}", "Add it")
+        return dict(zip(actions, checked_chances(actions, *self._lines[name]), strict=True))
 
 
 class TextArenaTicTacToePlayer(ScriptedPlayer):
@@ -125,7 +154,12 @@ def _tic_tac_toe_state(board: list[list[str]]) -> Any:
 
 
 def make_player(name: str, env_id: str, seed: int) -> ScriptedPlayer:
-    """Return the scripted player ``name`` for ``env_id``. The game may first be solved, once per process."""
+    """Return the scripted player ``name``, or the one with the policy in the file of that name, for
+    ``env_id``. The game may first be solved, once per process."""
+    if is_policy_file(name):
+        if library_of(env_id) != "openspiel":
+            raise InputError("opponent", f"{name} is a policy for OpenSpiel's games", "Choose one of them")
+        return PolicyPlayer(name, seed)
     if name in OPTIMAL_SHARES:
         return WeakenedPlayer(_optimal_player(env_id, seed), OPTIMAL_SHARES[name], seed)
     if name == "optimal":

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import starmap
 from time import perf_counter
@@ -105,33 +106,18 @@ async def nash_conv(
         sum(share * measured[place, name][1] for name, share in _members(models[state.pid]).items())
         for place, state in enumerate(states)
     ]
-    values, best = _best_responses(env_id, states, chances)
-    gains = [high - value for high, value in zip(best, values, strict=True)]
-    kept = len(states) <= MAX_STATES_KEPT
     played = None
-    if as_played and kept and not any(isinstance(model, Mixture) for model in models):
+    if (
+        as_played
+        and len(states) <= MAX_STATES_KEPT
+        and not any(isinstance(model, Mixture) for model in models)
+    ):
         chosen = {
             state.info_state: (dict(zip(state.actions, chance, strict=True)), mass)
             for state, chance, mass in zip(states, chances, masses, strict=True)
         }
         played = GameAsPlayed(load_game(env_id), chosen).gains()
-    return NashConvResult(
-        env_id=env_id,
-        model=names_of(models),
-        nash_conv=sum(gains),
-        exploitability=gains,
-        values=values,
-        best_response_values=best,
-        legal_mass=sum(masses) / len(masses),
-        min_legal_mass=min(masses),
-        policy={
-            state.info_state: dict(zip(state.legal_actions, chance, strict=True))
-            for state, chance in zip(states, chances, strict=True)
-            if kept
-        },
-        observations={state.info_state: state.observation for state in states if kept},
-        played_gains=played,
-    )
+    return replace(nash_conv_of_policy(env_id, names_of(models), chances, masses), played_gains=played)
 
 
 def _members(model: str | Mixture[str]) -> dict[str, float]:
@@ -238,6 +224,35 @@ def states_of(env_id: str) -> list[InformationState]:
             "env.id", f"in {env_id} two seats share the name of an information state", "Choose kuhn_poker"
         )
     return states
+
+
+def nash_conv_of_policy(
+    env_id: str, model: str, chances: Sequence[Sequence[float]], masses: Sequence[float] = (1.0,)
+) -> NashConvResult:
+    """Return the exact measure of a policy by information state, in the order of :func:`states_of`.
+
+    ``masses`` are the probabilities of the legal answers, if others may be given.
+    """
+    states = states_of(env_id)
+    values, best = _best_responses(env_id, states, chances)
+    gains = [high - value for high, value in zip(best, values, strict=True)]
+    kept = len(states) <= MAX_STATES_KEPT
+    return NashConvResult(
+        env_id=env_id,
+        model=model,
+        nash_conv=sum(gains),
+        exploitability=gains,
+        values=values,
+        best_response_values=best,
+        legal_mass=sum(masses) / len(masses),
+        min_legal_mass=min(masses),
+        policy={
+            state.info_state: dict(zip(state.legal_actions, chance, strict=True))
+            for state, chance in zip(states, chances, strict=True)
+            if kept
+        },
+        observations={state.info_state: state.observation for state in states if kept},
+    )
 
 
 def nash_conv_of_table(env_id: str, chances: Sequence[Sequence[float]] | None = None) -> float:

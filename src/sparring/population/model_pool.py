@@ -163,11 +163,13 @@ class ModelPool:
         kind: Literal["fixed", "script"] = "fixed",
         active: bool = True,
         policy: str = "",
+        path: str = "",
     ) -> str:
         """Register an untrained model or a scripted player, and return its uid, ``fixed-{name}``.
 
-        If it is not ``active``, it is rated by its games but never drawn; evaluation opponents are like this.
-        In mode ``fixed``, one with a ``policy`` is drawn only for the seats of that policy.
+        A script whose policy is in a file has its ``path``. If it is not ``active``, it is rated by its games
+        but never drawn; evaluation opponents are like this. In mode ``fixed``, one with a ``policy`` is drawn
+        only for the seats of that policy.
 
         Raises:
             InputError: the name is already registered, or is ``env``.
@@ -176,7 +178,7 @@ class ModelPool:
         if uid == ENVIRONMENT_UID:
             raise InputError("name", "'env' is reserved for one-player games", "Choose another name.")
         rating = (float(prior_mu), self.ratings.default[1])
-        self._members.register(Opponent(uid, kind, name, rating, active, policy=policy))
+        self._members.register(Opponent(uid, kind, path or name, rating, active, policy=policy))
         self._schedule_payoffs(uid)
         return uid
 

@@ -31,6 +31,7 @@ from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
 from sparring.run.draws import opponent_calls
 from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
+from sparring.run.given_adapters import frozen_of
 from sparring.run.hardware import available_cores, base_dtype, chosen_threads
 
 if TYPE_CHECKING:
@@ -184,13 +185,14 @@ def fixed_members(config: Config) -> list[AddFixed]:
     training, evaluating = config.population.fixed_opponents, all_evaluation_opponents(config)
     games = [*config.envs, *config.evaluated]
     seated = [name for game in games for name in game.seats if name in config.frozen]
-    places = config.population.places
+    places, files = config.population.places, frozen_of(config, "policy")
     return [
         AddFixed(
             name,
-            kind="script" if name in PLAYER_NAMES else "fixed",
+            kind="script" if name in (*PLAYER_NAMES, *files) else "fixed",
             active=name in training,
             policy=places.get(name, ""),
+            path=files.get(name, ""),
         )
         for name in dict.fromkeys([*training, *seated, *evaluating])
     ]

@@ -18,6 +18,7 @@ from sparring.core.chat_tokens import LINE_END
 from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
+from sparring.engine.api_models import api_client
 from sparring.envs.catalog import check_playable, describe, library_of
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
@@ -35,7 +36,7 @@ from sparring.run.evaluation_opponents import (
     tells_moves,
     why_base,
 )
-from sparring.run.given_adapters import checked_given
+from sparring.run.given_adapters import checked_given, frozen_of
 from sparring.run.programs import (
     build_program,
     calls_in_tests,
@@ -98,7 +99,7 @@ def check_config(config: Config, problems: list[InputError] | None = None) -> li
         checks.found += [f"program with the policies {', '.join(policies)}"] if program else []
     if is_playable:
         checks.result(_check_draws, config, program)
-    for name in (*config.start, *config.frozen):
+    for name in (*config.start, *frozen_of(config, "adapter")):
         checks.lines(_check_given, config, name)
     if is_playable:
         checks.lines(_check_algorithms, config, policies)
@@ -142,6 +143,16 @@ def _check_frozen(config: Config) -> None:
     for player in PLAYER_NAMES:
         if player in config.frozen:
             raise InputError(f"frozen.{player}", "is the name of a scripted player", "Rename it")
+    files, apis = frozen_of(config, "policy"), frozen_of(config, "api")
+    if config.run.runtime == "ray" and (other := min([*files, *apis], default=None)):
+        problem = f"{config.frozen[other]} is no adapter, and on Ray only adapters are frozen"
+        raise InputError(f"frozen.{other}", problem, 'Set run.runtime = "local"')
+    if files and not isinstance(config.play, Games):
+        name, path = next(iter(files.items()))
+        raise InputError(f"frozen.{name}", f"{path} is a policy for games, not programs", "Name an adapter")
+    for name, address in apis.items():
+        with renaming({"model": f"frozen.{name}"}):
+            api_client(address)
 
 
 def _checked_program(config: Config) -> Arena:
@@ -253,6 +264,8 @@ def _check_nash_conv_of(config: Config, game: EvaluatedGameSettings) -> list[str
 def _check_opponent(config: Config, field: str, name: str, env_id: str) -> None:
     with renaming({"opponent": field, "env.id": field}):
         check_opponent(name, env_id, config.frozen)
+        if path := frozen_of(config, "policy").get(name):
+            make_player(path, env_id, seed=0)
 
 
 def _check_mixture(config: Config, field: str, name: str, env_id: str) -> None:

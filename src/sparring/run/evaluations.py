@@ -25,17 +25,13 @@ from sparring.run.evaluation_opponents import (
     lasting_opponents,
     measures_nash_conv,
 )
+from sparring.run.given_adapters import frozen_of
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
 from sparring.view.evaluations import EvaluationFiles, Figures
 from sparring.view.run_view import RunView
 from sparring.view.tables import before_and_after
 from sparring.view.watch.text import table_text
-
-
-def opponent_agent(name: str) -> AgentSpec:
-    """Return the agent that an opponent's name means: a scripted player, or a model that is served."""
-    return AgentSpec("script" if name in PLAYER_NAMES else "model", name)
 
 
 class Evaluations:
@@ -147,7 +143,7 @@ class Evaluations:
 
         seats, on_game = self._seats(env), progress.evaluation_game
         result = await self._play("evaluation", env, opponent, self._models(env), seats, games, keep, on_game)
-        return replace(result, env_id=self.config.label(env))
+        return replace(result, env_id=self.config.label(env), opponent=opponent or "")
 
     async def rewards(self, policy: str, seats: Sequence[int], games: int) -> dict[str, float]:
         """Play a policy in these seats against the opponents that stay the same; return its rewards by game.
@@ -201,10 +197,10 @@ class Evaluations:
         return [self._mixture(policy) for policy in env.seats]
 
     def _opponent(self, name: str) -> AgentSpec:
-        agent, calls = opponent_agent(name), opponent_calls(self.config)
-        if agent.kind == "script":
-            return agent
-        return replace(agent, temperature=calls.temperature, sampling=calls.sampling)
+        files, calls = frozen_of(self.config, "policy"), opponent_calls(self.config)
+        if name in (*PLAYER_NAMES, *files):
+            return AgentSpec("script", files.get(name, name))
+        return AgentSpec("model", name, calls.temperature, sampling=calls.sampling)
 
     def _mixture(self, policy: str) -> Mixture[AgentSpec]:
         """Return the fixed opponents that take the place of a policy."""

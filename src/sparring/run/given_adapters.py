@@ -1,43 +1,64 @@
-"""Adapters that a configuration gives: those that policies start from, and those that only play.
+"""What a configuration gives: adapters that policies start from, and what only plays.
 
-A run copies them when it starts, because the run that made them may go on, prune its checkpoints or be
-deleted.
+A run copies adapters and policies' files when it starts, because the run that made them may go on, prune its
+checkpoints or be deleted.
 """
 
 import filecmp
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sparring.config import Config
 from sparring.core import InputError
 from sparring.core.adapter_config import SET_LORA, differences, read_adapter_config, shape_of
-from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, AdapterRef
+from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, POLICY_FILE, AdapterRef
 from sparring.core.files import put_in_place, scratch_for
 from sparring.core.manifest import base_of, check_files, is_sealed, seal
+from sparring.envs.policy_lines import ENDINGS
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import find_checkpoint, split_checkpoint
 
 if TYPE_CHECKING:
     from sparring.learn.policy import PolicyModel
 
+Kind = Literal["adapter", "policy", "api"]
 _SHORTENED = 20
 """PEFT replaces a list of as many target modules by a shorter one that means the same layers."""
 
 
+def frozen_of(config: Config, kind: Kind) -> dict[str, str]:
+    """Return what ``[frozen]`` names of one kind: adapters, policies in files, or models behind an API."""
+    return {name: source for name, source in config.frozen.items() if _kind_of(source) == kind}
+
+
+def _kind_of(source: str) -> Kind:
+    if "@http" in source:
+        return "api"
+    return "policy" if source.endswith(ENDINGS) else "adapter"
+
+
+def _adapters(config: Config) -> dict[str, dict[str, str]]:
+    return {"start": config.start, "frozen": frozen_of(config, "adapter")}
+
+
 def with_own_copies(config: Config, directory: RunDirectory) -> Config:
-    """Return the configuration with the run's own copies of the adapters of ``[start]`` and ``[frozen]``.
+    """Return the configuration with the run's own copies of what ``[start]`` and ``[frozen]`` name.
 
     A run that begins makes them; one that continues uses those that it has.
     """
-    continues = directory.config_file.exists()
-    copies = {name: (directory.given / name).absolute() for name in (*config.start, *config.frozen)}
+    continues, given = directory.config_file.exists(), directory.given.absolute()
+    names = [name for adapters in _adapters(config).values() for name in adapters]
+    copies = {name: given / name for name in names}
+    copies |= {name: given / name / POLICY_FILE for name in frozen_of(config, "policy")}
     made = {name: copy for name, copy in copies.items() if continues and copy.exists()}
-    for name, source in check_given(_placed(config, made)).items():
+    sources = check_given(_placed(config, made))
+    sources |= {name: Path(source) for name, source in frozen_of(config, "policy").items()}
+    for name, source in sources.items():
         if name not in made:
             directory.check_epoch()
-            copy_adapter(source, copies[name])
+            _copy(source, given / name)
     return _placed(config, copies)
 
 
@@ -47,6 +68,16 @@ def _placed(config: Config, places: Mapping[str, Path]) -> Config:
         for field, adapters in (("start", config.start), ("frozen", config.frozen))
     }
     return config.model_copy(update=changed)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        copy_adapter(source, target)
+        return
+    scratch = scratch_for(target)
+    shutil.copyfile(source, scratch / POLICY_FILE)
+    seal(scratch)
+    put_in_place(scratch, target)
 
 
 def copy_adapter(source: Path, target: Path) -> None:
@@ -67,7 +98,9 @@ def copy_adapter(source: Path, target: Path) -> None:
 
 
 def same_adapter(one: Path, other: Path) -> bool:
-    """Whether two directories hold the same adapter."""
+    """Whether two directories hold the same adapter, or a file and a directory the same policy."""
+    if one.is_file():
+        return (other / POLICY_FILE).is_file() and filecmp.cmp(one, other / POLICY_FILE, False)
     return all(
         (one / name).is_file() and (other / name).is_file() and filecmp.cmp(one / name, other / name, False)
         for name in (ADAPTER_FILE, ADAPTER_CONFIG)
@@ -97,7 +130,7 @@ def find_given(config: Config) -> dict[str, Path]:
     """
     return {
         name: find_adapter(source, name, f"{field}.{name}")
-        for field, adapters in (("start", config.start), ("frozen", config.frozen))
+        for field, adapters in _adapters(config).items()
         for name, source in adapters.items()
     }
 
@@ -105,12 +138,12 @@ def find_given(config: Config) -> dict[str, Path]:
 def frozen_adapters(config: Config) -> dict[str, AdapterRef]:
     """Return the adapters of ``[frozen]``, by name."""
     found = find_given(config)
-    return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in config.frozen}
+    return {name: AdapterRef(name, 0, str(found[name].absolute())) for name in frozen_of(config, "adapter")}
 
 
 def check_given(config: Config) -> dict[str, Path]:
     """Return the directory of each adapter of ``[start]`` and ``[frozen]``; see ``checked_given``."""
-    return {name: checked_given(config, name) for name in (*config.start, *config.frozen)}
+    return {name: checked_given(config, name) for adapters in _adapters(config).values() for name in adapters}
 
 
 def checked_given(config: Config, name: str) -> Path:

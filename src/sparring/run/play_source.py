@@ -185,7 +185,9 @@ class PlaySource(ABC):
         for policy in self.policies if self.config.envs else ():
             await self.members.add_policy.remote(evaluated_uid(self.config, policy))
         for one in fixed_members(self.config):
-            await self.members.add_fixed.remote(one.name, kind=one.kind, active=one.active, policy=one.policy)
+            await self.members.add_fixed.remote(
+                one.name, kind=one.kind, active=one.active, policy=one.policy, path=one.path
+            )
         if self.config.keeps_copies:
             for policy in self.copied:
                 starts = policy in self.config.start

@@ -265,8 +265,9 @@ def _check_roles(arena: Arena, config: Config) -> None:
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
     judge = getattr(config.play, "judge_model", None) or BASE
-    if judge not in (BASE, *policies_of(arena)):
-        raise InputError("program.judge_model", f"{judge} is not served", "Use base, or one of the policies")
+    if judge not in (*arena.frozen, *policies_of(arena)):
+        fix = "Use base, a name in [frozen], or one of the policies"
+        raise InputError("program.judge_model", f"{judge} is not served", fix)
     _check_population(arena, config)
     for role in arena.roles.values():
         if role.policy in arena.frozen:

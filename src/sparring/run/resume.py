@@ -21,14 +21,16 @@ from sparring.run.run_layout import PSRO_FILE
 from sparring.run.saved_state import SavedState, changed_logs, check_logs, read_saved_state
 
 STEPS, ADDRESS, STORE = "learning.steps", "ray.address", "run.store"
-CHANGEABLE = (STEPS, ADDRESS, STORE)
-"""The fields that a resume may change: the number of updates, and the addresses of a cluster and a store that
-have moved."""
+CALLS = "collection.api_calls"
+CHANGEABLE = (STEPS, ADDRESS, STORE, CALLS)
+"""The fields that a resume may change: the number of updates, the addresses of a cluster and a store that
+have moved, and the calls to models behind an API."""
 _NO_RESULTS = (
     "run.save_every",
     "run.keep_checkpoints",
     "run.directory",
     STORE,
+    CALLS,
     "model.name",
     "model.threads",
     "model.device",

@@ -27,7 +27,7 @@ SINKS = ("wandb", "tensorboard")
 BEFORE_TUNING = ("metadata.json", "hyper_params.json", "state.json")
 """What sparring finetune writes before its configuration; in other runs these are files of others."""
 _FILES = re.compile(
-    r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|exploitability\.json|report\.html|"
+    r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|exploitability\.json|won\.jsonl|card\.(html|json)|report\.html|"
     rf"{re.escape(LOCK)}|{re.escape(EPOCH_FILE)}|{re.escape(OWNER_FILE)}"
 )
 _IN_FOLDERS = {

@@ -12,15 +12,24 @@ from sparring.collection.metrics_log import MetricsLog
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.collection.sinks import further_sinks
 from sparring.config import Config
+from sparring.core import InferenceClient
 from sparring.engine.answering import Engine
+from sparring.engine.api_models import MembersClient, openai_client
 from sparring.engine.hosts import VLLMHost
+from sparring.engine.paid_answers import ANSWERS_FILE, PaidAnswers, PaidFile
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.learn.learner import Learner
 from sparring.run import assembly
 from sparring.run.adapter_versions import AdapterVersions
 from sparring.run.answer_lengths import answer_limits
 from sparring.run.game_source import GameSource
-from sparring.run.given_adapters import find_given, frozen_adapters, load_given, with_own_copies
+from sparring.run.given_adapters import (
+    find_given,
+    frozen_adapters,
+    frozen_of,
+    load_given,
+    with_own_copies,
+)
 from sparring.run.hardware import available_cores
 from sparring.run.local_games import LocalGames
 from sparring.run.local_learners import LocalLearners
@@ -80,7 +89,8 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
     saving = LocalLearners(
         learners, directory, config.model.name, may_start_again, answer_limits(config), advantages
     )
-    serving, client = _serving(config, directory, learners, console)
+    serving, engine = _serving(config, directory, learners, console)
+    client = _with_apis(engine, config, directory)
     calls = config.inference.max_queue
     source: Source
     if program is not None:
@@ -90,6 +100,19 @@ def build_trainer(config: Config, directory: RunDirectory, console: Console) -> 
         arena = assembly.build_arena(config, client, calls)
         source = GameSource(config, directory, metrics, games, serving, saving, arena)
     return Trainer(config, directory, source, saving, metrics, console)
+
+
+def _with_apis(engine: Engine, config: Config, directory: RunDirectory) -> InferenceClient:
+    """Return a client that also answers for the models behind an API, whose answers the run keeps."""
+    apis = frozen_of(config, "api")
+    if not apis:
+        return engine
+    answers = PaidFile(directory.path / ANSWERS_FILE, config.collection.api_calls)
+    limit = config.inference.max_tokens
+    return MembersClient(
+        engine,
+        {name: PaidAnswers(one, openai_client(one), answers, limit) for name, one in apis.items()},
+    )
 
 
 def _serving(
@@ -107,6 +130,6 @@ def _serving(
         return ours, ours.client
     engine = assembly.build_engine(config.inference, model)
     serving = EmbeddedServing(PublishedAdapters(engine), results, model, directory, config.model.name)
-    for name in config.frozen:
+    for name in frozen_of(config, "adapter"):
         engine.publish(name, name, 0)
     return serving, engine

@@ -20,7 +20,7 @@ from sparring.core.adapters import BASE, TRAINED, AdapterRef, Weights
 from sparring.core.current_episode import EpisodeContext, current_episode
 from sparring.engine.adapters import DeliveryError
 from sparring.engine.answering import Engine, EngineCall
-from sparring.engine.api_models import api_client, is_adapter, is_api_model
+from sparring.engine.api_models import api_client, as_chat, is_adapter, is_api_model
 from sparring.engine.hosts import EngineRequest
 
 JOIN_SECONDS = 2.0
@@ -139,11 +139,7 @@ class EngineClient(Engine):
         """
         model = call.model
         if not (model is None or model in self.adapters or self.adapters_only) and is_api_model(model):
-            # A prompt without chat markup becomes a user's message to an API.
-            messages: Messages = [
-                {**one, "role": "user"} if one["role"] == "text" else one for one in call.messages
-            ]
-            client = self._api_client(model)
+            messages, client = as_chat(call.messages), self._api_client(model)
             if call.given is not None:
                 return await client.give(messages, call.given, call.temperature)
             return await client.complete(

@@ -1,0 +1,97 @@
+"""``sparring card``: what a trained best response gains over any agent, and how far that can be trusted."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sparring.cli.best_responses import (
+    AGENT,
+    OF_GAMES,
+    Calls,
+    Games,
+    GamesPerStep,
+    ProgramFile,
+    Role,
+    Start,
+    Updates,
+    program_and_game,
+)
+from sparring.cli.options import Env, Players, Seed, Template, json_text
+from sparring.core import InputError
+
+
+def card(
+    agent: Annotated[str | None, AGENT] = None,
+    env: Env = None,
+    program: ProgramFile = None,
+    role: Role = None,
+    updates: Updates = 40,
+    games_per_step: GamesPerStep = None,
+    games: Games = 4000,
+    start: Start = "run",
+    template: Template = None,
+    players: Players = None,
+    calls: Calls = 2000,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The card and the best response; by default in runs.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Make the table of calibration there instead, or go on with it."),
+    ] = None,
+) -> None:
+    """Write a page on how exploitable an agent is: what a trained best response gains, and how sure that is.
+
+    If the command was stopped or killed, give it again: it continues, and pays for no answer twice.
+    """
+    from sparring.commands.best_response import train_to_the_end
+    from sparring.commands.console import ConsoleProgress
+    from sparring.commands.exploit import Budget, directory_for
+    from sparring.run.checks import renaming
+    from sparring.run.progress_views import print_line
+
+    budget = Budget(updates, games_per_step, games, seed, calls)
+    console = Console(stderr=json)
+    train, progress = partial(train_to_the_end, console=console), ConsoleProgress(console)
+    if calibrate is not None:
+        if agent is not None:
+            raise InputError("AGENT", f"is {agent}, but --calibrate has policies of its own", "Leave one out")
+        from sparring.commands.calibrate import make_table
+
+        print_line(console, f"table: {make_table(calibrate, budget, start, train, progress)}")
+        return
+    if agent is None:
+        raise InputError("AGENT", "is missing", "Try: sparring card random --env kuhn_poker")
+    config, env = program_and_game(agent, env, program)
+    from sparring.commands.card import PAGE, make_card
+    from sparring.commands.card_page import card_tables
+    from sparring.view.watch.text import table_text
+
+    directory = out or directory_for(agent, env or program, role, "card")
+    with renaming(OF_GAMES | {"directory": "--out"}):
+        found = make_card(
+            agent,
+            env,
+            directory,
+            budget,
+            program=config,
+            role=role,
+            start=start,
+            template=template,
+            num_players=players,
+            train=train,
+            progress=progress,
+        )
+    if found is None:
+        return
+    if json:
+        print(json_text(found.to_dict()), end="")
+        return
+    for table in card_tables(found):
+        console.print(table_text(table))
+    print_line(console, f"page: {directory / PAGE}")

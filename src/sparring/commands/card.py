@@ -1,0 +1,112 @@
+"""Make the exploitability card of any agent, into the run of the best response that is trained against it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparring.commands.best_response import Train, train_to_the_end
+from sparring.commands.card_page import card_html
+from sparring.commands.exploit import PROBE, WON_GAMES, Budget, exploit
+from sparring.config import Config
+from sparring.core import SparringError
+from sparring.core.files import write_file
+from sparring.evaluation.best_response import Exploited
+from sparring.evaluation.calibration import kind_of, of_kind, shipped, summary_of
+from sparring.evaluation.exploitability_card import Calibrated, ExploitabilityCard, MeasureChange
+from sparring.evaluation.figures import figures_of
+from sparring.evaluation.match import Progress
+from sparring.evaluation.results import EvaluationResult, MatchResult, evaluated_steps, read_evaluation
+from sparring.run.run_directory import RunDirectory
+
+PAGE, RESULT = "card.html", "card.json"
+
+
+def make_card(
+    name: str,
+    env_id: str | None,
+    directory: Path,
+    budget: Budget | None = None,
+    *,
+    program: Config | None = None,
+    role: str | None = None,
+    start: str = "run",
+    template: str | None = None,
+    num_players: int | None = None,
+    train: Train = train_to_the_end,
+    progress: Progress | None = None,
+) -> ExploitabilityCard | None:
+    """Train a best response, measure it, and write ``card.html`` and ``card.json`` into its run.
+
+    Arguments and errors are those of :func:`exploit`. Returns ``None`` if the training was interrupted.
+    """
+    found = exploit(
+        name,
+        env_id,
+        directory,
+        budget,
+        program=program,
+        role=role,
+        start=start,
+        template=template,
+        num_players=num_players,
+        train=train,
+        progress=progress,
+    )
+    if found is None:
+        return None
+    run = RunDirectory(directory)
+    results = {step: _evaluations(run.evaluation, step) for step in evaluated_steps(run.evaluation)}
+    curve = [
+        (step, one.mean_reward)
+        for step, several in results.items()
+        for one in several
+        if isinstance(one, MatchResult) and one.games
+    ]
+    calibrated = calibrated_as(found, of_game=env_id is not None)
+    card = ExploitabilityCard(found, curve, _measures([*results.values()]), calibrated, PROBE)
+    try:
+        content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
+        write_file(directory / RESULT, content.encode())
+        write_file(directory / PAGE, card_html(card, directory / WON_GAMES).encode())
+    except OSError as error:
+        raise SparringError(f"{directory / PAGE} cannot be written ({error.strerror})") from error
+    return card
+
+
+def _evaluations(directory: Path, step: int) -> list[EvaluationResult]:
+    return [read_evaluation(path)[1] for path in sorted(directory.glob(f"step-{step:06d}-*.json"))]
+
+
+def _measures(results: Sequence[Sequence[EvaluationResult]]) -> list[MeasureChange]:
+    """Return a program's measures in its first evaluation and its last."""
+    if len(results) < 2 or any(isinstance(one, MatchResult) for one in results[0]):
+        return []
+    before, after = (
+        {figure.name.measure: figure for one in several for figure in figures_of(one)}
+        for several in (results[0], results[-1])
+    )
+    return [
+        MeasureChange(name, one.kind, one.interval, after[name].interval)
+        for name, one in before.items()
+        if name in after
+    ]
+
+
+def calibrated_as(found: Exploited, *, of_game: bool) -> Calibrated:
+    """Return what the table says of games like this one."""
+    table, kind = shipped(), kind_of(found.env_id) if of_game else None
+    if not table.cells:
+        return Calibrated(kind, None, "Not calibrated: the table of this package is empty.")
+    if kind is None:
+        what = "games of OpenSpiel alone, where the exact gain is known"
+        return Calibrated(None, summary_of(table.cells), f"Not calibrated here: the table has {what}.")
+    cells = of_kind(table.cells, kind)
+    if not cells:
+        problem = f"Not calibrated: no game of the table has {kind}."
+        return Calibrated(kind, summary_of(table.cells), problem)
+    problem = ""
+    if table.probe != PROBE:
+        problem = f"The table is of version {table.probe} of the probe, the card of version {PROBE}."
+    elif found.updates < (least := min(one.updates for one in cells)):
+        problem = f"The responses of the table had {least} updates or more, so this one may find less."
+    return Calibrated(kind, summary_of(cells), problem)

@@ -1,0 +1,189 @@
+"""The exploitability card: of an agent behind an API, of a program's role, its page and its calibration."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from paid_server import paid_server
+from sparring.cli.main import main
+from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
+from sparring.commands.card import calibrated_as
+from sparring.commands.exploit import PROBE, Budget
+from sparring.core.confidence_intervals import Interval
+from sparring.evaluation import calibration
+from sparring.evaluation.best_response import Exploited, SeatGain
+from sparring.evaluation.calibration import Calibration, CalibrationCell, kind_of, shipped, summary_of
+from sparring.evaluation.nash_conv import nash_conv_of_table, states_of
+
+KUHN = "kuhn_poker"
+DEBATE = """
+[program]
+type = "debate"
+topics = ["Zoos should be closed", "Museums should be free"]
+num_rounds = 1
+max_tokens = 2
+batch_size = 2
+debates_per_topic = 2
+judge_by_score = true
+evaluation_debates = 2
+[lora]
+rank = 2
+[learning.algorithm]
+regulariser = "none"
+"""
+
+
+@pytest.fixture
+def card(playing, tmp_path, monkeypatch):
+    """Write a card with a small budget, whose response begins with a tiny model; return the exit status."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(agent, *options, updates=1, games=8):
+        words = ["--updates", updates, "--games", games, "--out", "card", *options]
+        if "--program" not in options:
+            words += ["--env", KUHN, "--games-per-step", "4", "--start", playing]
+        return main(["card", agent, *map(str, words)])
+
+    return write
+
+
+def written():
+    return json.loads(Path("card/card.json").read_text())
+
+
+def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_nothing_twice(card, capsys):
+    with paid_server() as server:
+        assert card(server.name, "--calls", "24", games=40) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "at most 24 calls; answers of at most 64 tokens, 1,536 in all" in said
+        assert "The calls were used up" in said
+        few = written()
+        assert len(server.asked) == few["calls"] == 24
+        assert 0 < few["rounds"] < few["planned_rounds"] == 20
+        assert card(server.name, "--calls", "24", games=40) == 0
+        assert len(server.asked) == 24
+        assert written()["total"] == few["total"]
+        assert card(server.name, "--calls", "500", games=40) == 0
+        whole = written()
+        assert len(server.asked) == whole["calls"] < 500
+        assert whole["rounds"] == 20
+    assert not [one for one in server.asked if one["model"] != "mover"]
+
+
+def test_a_card_of_a_judge_says_what_a_debater_gains_that_learned_against_it(card, playing, capsys):
+    Path("debate.toml").write_text(f'model = {{name = "{playing}", threads = 1}}\n{DEBATE}')
+    assert card("base", "--program", "debate.toml", "--role", "judge", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["role"]) == ("exploitability_card", "judge")
+    assert [one["seat"] for one in found["seats"]] == ["Aff", "Neg"]
+    assert {one["name"] for one in found["measures"]} == {"unjudged", "won by Aff", "words a turn"}
+    assert found["calibration"]["summary"] is None
+    assert card("base", "--program", "debate.toml", "--role", "Nobody") == 2
+    assert "the program has no role Nobody. It has: Aff, Neg" in capsys.readouterr().err
+    assert card("a@http://127.0.0.1:1/v1", "--program", "debate.toml", "--role", "judge") == 2
+    assert "scores no verdicts" in capsys.readouterr().err
+
+
+def test_a_page_has_the_games_in_which_the_response_earned_most(card):
+    assert card("random") == 0
+    page, found = Path("card/card.html").read_text(), written()
+    assert "Content-Security-Policy" in page
+    assert "Exploitability card of random in kuhn_poker" in page
+    assert 1 <= page.count('<details class="game"') <= 6
+    assert found["curve"][0][0] == 0
+    assert found["exact"]["nash_conv"] == pytest.approx(nash_conv_of_table(KUHN))
+
+
+def cell(exact, found, game=KUHN, **others):
+    fields = {"perfect_information": False, "states": 12, "players": 2, "unit": 4.0, "policy": "p"}
+    budget = {"updates": 40, "settled": True, "training_games": 1, "seconds": 1.0}
+    spread = 0.05
+    interval = (found - spread, found, found + spread)
+    return CalibrationCell(game=game, exact=exact, found=interval, **(fields | budget | others))
+
+
+def test_a_table_is_summed_up_by_ranks_recovery_and_what_cannot_be():
+    cells = [cell(0.0, 0.0), cell(0.5, 0.45), cell(1.0, 0.7), cell(2.0, 1.9), cell(0.2, 0.3)]
+    found = summary_of(cells)
+    assert found.rank_correlation == pytest.approx(1.0)
+    assert found.median_recovery == pytest.approx((0.9 + 0.95) / 2), "an exact gain of 0 has no share"
+    assert (found.cells, found.games, found.above) == (5, 1, 1)
+    assert summary_of(cells[:2]).rank_correlation is None
+    assert msgspec.json.decode(Calibration(PROBE, cells).to_bytes(), type=Calibration).cells == cells
+
+
+@pytest.mark.parametrize(
+    ("cells", "probe", "said"),
+    [
+        ([], PROBE, "the table of this package is empty"),
+        ([cell(1.0, 0.9, players=3)], PROBE, "no game of the table has imperfect information, 2 players"),
+        ([cell(1.0, 0.9)], "another", "version another of the probe"),
+        ([cell(1.0, 0.9)], PROBE, "had 40 updates or more"),
+        ([cell(1.0, 0.9, updates=2)], PROBE, ""),
+    ],
+)
+def test_a_card_says_how_far_its_probe_is_calibrated_on_games_of_its_kind(cells, probe, said, monkeypatch):
+    from sparring.commands import card as made
+
+    monkeypatch.setattr(made, "shipped", lambda: Calibration(probe, cells))
+    none = Interval(0.0, 0.0, 0.0)
+    exploited = Exploited(
+        **{"seats": [SeatGain("0", 1, none, none, none)], "total": none, "rounds": 1, "failures": {}},
+        **{"planned_rounds": 1, "env_id": KUHN, "model": "m", "updates": 5, "max_updates": 5},
+        **{"settled": False, "training_games": 1, "minutes": 0.1, "exact": None},
+    )
+    found = calibrated_as(exploited, of_game=True)
+    assert said in found.problem
+    assert bool(said) == bool(found.problem)
+
+
+def test_the_shipped_table_can_be_read_and_kinds_of_games_are_told_apart():
+    assert all(one.found[0] <= one.found[1] <= one.found[2] for one in shipped().cells)
+    assert str(kind_of(KUHN)) == "imperfect information, 2 players, 1 to 100 information states"
+    assert kind_of("nim(pile_sizes=1;3)").perfect_information
+    assert kind_of("phantom_ttt").size == len(calibration.SIZES)
+    assert kind_of("TicTacToe-v0-train") is None
+
+
+def test_policies_of_the_table_reach_from_random_to_near_an_equilibrium():
+    def distance(policy):
+        return nash_conv_of_table(
+            KUHN, [[policy[one.info_state][action] for action in one.actions] for one in states_of(KUHN)]
+        )
+
+    near = counterfactual(KUHN, 256)
+    distances = [distance(one) for one in (uniform(KUHN), mixed(uniform(KUHN), near, 0.5), near)]
+    assert distances[0] == pytest.approx(nash_conv_of_table(KUHN))
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 0.05
+
+
+@pytest.mark.slow
+def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(playing, tmp_path):
+    from sparring.commands.best_response import train_to_the_end
+    from sparring.evaluation.match import Progress
+
+    class Saying(Progress):
+        def __init__(self):
+            self.lines = []
+
+        def say(self, line):
+            self.lines += [line] if "cell" in line else []
+
+    trained = []
+
+    def train(config, directory):
+        trained.append(directory)
+        return len(trained) != 4 and train_to_the_end(config, directory)
+
+    budget, games = Budget(1, 4, 8), (KUHN,)
+    with pytest.raises(Exception, match="it was not measured"):
+        make_table(tmp_path / "table", budget, str(playing), train, Saying(), games)
+    progress = Saying()
+    table = make_table(tmp_path / "table", budget, str(playing), train, progress, games)
+    assert progress.lines[0] == "kuhn_poker, cfr-1: cell 4 of 8"
+    found = msgspec.json.decode(table.read_bytes(), type=Calibration)
+    assert (len(found.cells), found.probe) == (8, PROBE)
+    assert found.cells[0].exact == pytest.approx(nash_conv_of_table(KUHN))
