@@ -51,6 +51,7 @@ class AgentSpec:
     ``policy``: its steps are trained on; ``model`` names the policy. ``model``: it is not trained; ``model``
     is the inference client's name of a checkpoint, a fixed model or a person. ``script``: a scripted player
     of a game (``random``, ``optimal``). The other settings take the place of the role's unless ``None``.
+    With ``stand_in``, the game's episode has somebody who may make its moves (``GameEpisode.stand_in``).
     """
 
     kind: AgentKind
@@ -61,6 +62,7 @@ class AgentSpec:
     reasoning: ReasoningTags | None = None
     max_reasoning: int | None = None
     sampling: Sampling | None = None
+    stand_in: bool = False
 
 
 seated: ContextVar[Mapping[str, AgentSpec]] = ContextVar("seated", default={})  # noqa: B039 - never changed

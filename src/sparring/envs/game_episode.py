@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +35,9 @@ from sparring.envs.own_game import CheckedGame
 from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
 from sparring.envs.templates import PromptTemplate, calls_of, get_template
 
+StandIn = Callable[[PlaySpec, int, str, Sequence[str], int], str | None]
+"""Makes a move in an agent's place, given the game, the seat, what it is shown, its legal moves and the turn;
+``None`` leaves the move to the agent."""
 OPENER = AgentSpec(kind="script", model="random")
 """Who makes the random moves at the beginning of a game."""
 
@@ -146,6 +150,7 @@ class GameEpisode(Episode):
             legal moves.
         explore: the probability with which a policy that is trained explores.
         calls: how models' answers are drawn, in place of their agents' settings.
+        stand_in: who may make moves, where they are listed, for agents that have a stand-in.
 
     An InputError is raised if the environment cannot be played here by ``num_players``.
     """
@@ -161,6 +166,7 @@ class GameEpisode(Episode):
         random_opening: int = 0,
         explore: float = 0.0,
         calls: CallSettings = UNSET,
+        stand_in: StandIn | None = None,
     ) -> None:
         check_playable(env_id, num_players)
         if random_opening:
@@ -176,6 +182,7 @@ class GameEpisode(Episode):
         self.random_opening = random_opening
         self.explore = explore
         self.calls = calls
+        self.stand_in = stand_in
         self._rubric = Rubric([final_reward])
 
     @property
@@ -303,8 +310,12 @@ class GameEpisode(Episode):
     async def _ask(
         self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec, turn: int
     ) -> _Answer | None:
-        """Return the answer of a model; ``None`` for a script."""
+        """Return the answer of a model, or of who answers in its place; ``None`` for a script."""
         pid, prompt = position.pid, position.prompt
+        if agent.stand_in and self.stand_in is not None and position.legal is not None:
+            move = self.stand_in(table.spec, pid, position.view, position.legal, turn)
+            if move is not None:
+                return _Answer(self.template.answer(move), move, True)
         if agent.kind == "script" or prompt is None:
             return None
         trained, calls = agent.kind == "policy", self.calls.over(agent).over(calls_of(self.template))
@@ -403,7 +414,9 @@ class GameEpisode(Episode):
         }
 
 
-def build_episode(env: GameSettings, temperature: float | None = None) -> GameEpisode:
+def build_episode(
+    env: GameSettings, temperature: float | None = None, stand_in: StandIn | None = None
+) -> GameEpisode:
     """Build the episode that plays an environment; ``temperature`` replaces the agents' own."""
     return GameEpisode(
         env.env_id,
@@ -414,6 +427,7 @@ def build_episode(env: GameSettings, temperature: float | None = None) -> GameEp
         calls=replace(env.calls, temperature=temperature),
         random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
         explore=env.explore if isinstance(env, EnvSettings) else 0.0,
+        stand_in=stand_in,
     )
 
 
