@@ -180,9 +180,10 @@ class Config(Settings):
             league.check_seats(
                 [(env.name, seats) for env, seats in zip(self.envs, self.play.seats, strict=True)]
             )
-        elif league.evolution is not None and league.evolution.measure is None:
-            problem = "is missing: players of a program are compared by one of its measures"
-            raise InputError("league.evolution.measure", problem, "Name one that its evaluations show")
+        elif league.evolution is not None and not league.evolution.measures:
+            problem = "is missing: players of a program are compared by its measures"
+            fix = "Name one that its evaluations show for a role"
+            raise InputError("league.evolution.measures", problem, fix)
         if self.population.sample_mode != "mirror":
             raise InputError("population.sample_mode", "is not for [league]", "Leave one of the two out")
         if self.collection.max_staleness:

@@ -38,9 +38,9 @@ class EvolutionSettings(Settings):
     games: Annotated[int, FOR_GAMES] = Field(default=200, ge=FEWEST_COMPARED, le=10_000_000)
     """Games that each player plays in each game of evaluations against each opponent there that stays the
     same: scripts, `base` and adapters. The deals are the same for all players."""
-    measure: Annotated[Line | None, FOR_PROGRAMS] = None
-    """The measure of a program by which players are compared, such as `held-out accuracy`; larger is better.
-    The player has its roles, and the base model the others."""
+    measures: Annotated[dict[Name, Line], FOR_PROGRAMS] = Field(default={}, max_length=1000)
+    """The measure of a program by which the players of a role are compared, by role; the base model has the
+    other roles. `smallest NAME` if less is better; its figures then have a minus."""
     noise: float = Field(default=0.02, ge=0, le=1)
     """Standard deviation of the noise in each matrix of a child, relative to its root mean square."""
 
@@ -125,6 +125,9 @@ class LeagueSettings(Settings):
                 raise InputError(f"league.players.{name}.seats", f"there is no seat {unknown[0]}", known)
             if len({*player.seats}) < len(player.seats):
                 raise InputError(f"league.players.{name}.seats", "names a seat twice", "Name it once")
+        if self.evolution is not None and (unknown := [*self.evolution.measures.keys() - {*every}]):
+            known = f"There are: {', '.join(map(str, every))}"
+            raise InputError("league.evolution.measures", f"there is no role {min(unknown)}", known)
         for game, policies in games:
             if len(policies) < 2:
                 problem = f"its players meet each other, but {game} has one seat that is trained"

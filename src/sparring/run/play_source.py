@@ -252,6 +252,7 @@ class PlaySource(ABC):
         self._serving_logged = True
         await self.serving.publish_results()
         rewards = [{player: await self.rewards(player, league) for player in group} for group in groups]
+        rewards = [of_group for of_group in rewards if all(of_group.values())]
         self.serving.check()
         self.serving.reset()
         self.metrics.add({"time/evaluation_seconds": perf_counter() - started})
@@ -262,7 +263,7 @@ class PlaySource(ABC):
         """Measure what the training of a player has produced by something that stays the same.
 
         Returns what it earned by game or item, which are the same for all players and at every update; failed
-        ones are missing.
+        ones are missing, and all if its role is not measured.
         """
 
     async def log_serving(self, play_seconds: float) -> None:

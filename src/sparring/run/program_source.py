@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
@@ -36,6 +37,7 @@ from sparring.evaluation.figures import figure_text, figures_of
 from sparring.evaluation.results import MeasureResult, evaluation_path, write_evaluation
 from sparring.population.standings import standings
 from sparring.run import assembly
+from sparring.run.best import SMALLEST
 from sparring.run.learners import BatchOf, Learners, Saved, UpdateBatch, by_policy
 from sparring.run.metrics import RunMetrics
 from sparring.run.play_source import PlaySource
@@ -301,6 +303,8 @@ class ProgramSource(PlaySource):
             raise
         self._report_failures(seen, progress)
         self.directory.check_epoch()
+        if not step:
+            self._check_compared(measures)
         summary = {}
         for name, result in measures.items():
             write_evaluation(self.directory.evaluation, step, name, result)
@@ -309,31 +313,39 @@ class ProgramSource(PlaySource):
         self.serving.reset()
         return summary
 
+    def _check_compared(self, measures: Mapping[str, MeasureResult]) -> None:
+        """Raise an InputError unless the program measures what evolution compares players by."""
+        league = self.config.league
+        wanted = {} if league is None or league.evolution is None else league.evolution.measures
+        for role, name in wanted.items():
+            if name.removeprefix(SMALLEST) not in measures:
+                problem = f"the program does not measure {shown(name)}"
+                known = f"Name one of: {', '.join(measures)}"
+                raise InputError(f"league.evolution.measures.{role}", problem, known)
+
     async def _measured(self, agents: dict[str, AgentSpec]) -> dict[str, MeasureResult]:
-        """Return the program's measures, played by these agents; evolution's must be among them."""
         playing = seated.set(agents)
         try:
             measures = await called(self.arena.evaluate, "the program's evaluate")
         finally:
             seated.reset(playing)
             self.serving.check()
-        found = measured(measures, drawn_by_role(self.arena, agents))
-        evolution = None if self.config.league is None else self.config.league.evolution
-        if evolution is not None and evolution.measure not in found:
-            problem = f"the program does not measure {shown(evolution.measure)}"
-            raise InputError("league.evolution.measure", problem, f"Name one of: {', '.join(found)}")
-        return found
+        return measured(measures, drawn_by_role(self.arena, agents))
 
     async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
         """Measure the program with the player in its roles, and the base model in the others."""
         assert league.evolution is not None
-        held = roles_of_policies(self.config, self.arena)[player]
+        held, names = roles_of_policies(self.config, self.arena)[player], league.evolution.measures
+        wanted = next((names[role] for role in held if role in names), None)
+        if wanted is None:
+            return {}
         model = self.serving.results[player]
         models = {role: model if role in held else BASE for role in self.seats.policy_of}
         self.arena.on_result = lambda result: None
         measures = await self._measured(measured_agents(self.arena, self.config, models))
-        values = measures[str(league.evolution.measure)].values
-        return {str(number): value for number, value in enumerate(values)}
+        result = measures.get(wanted.removeprefix(SMALLEST))
+        sign = -1 if wanted.startswith(SMALLEST) else 1
+        return {} if result is None else {str(item): sign * one for item, one in enumerate(result.values)}
 
     def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
         """Write the first episodes of an evaluation, ordered by seed because they end in any order."""

@@ -1,0 +1,58 @@
+"""Whole runs of leagues of programs whose worst players are replaced, with a tiny model."""
+
+import pytest
+
+from game_runs import metrics_of
+from program_leagues import league_of
+from program_runs import run
+from sparring.core import InputError
+from sparring.run.programs import build_program
+
+ASKERS = """{
+    proposer = {role = "main"},
+    solver = {role = "main"},
+    second = {role = "main", seats = ["Solver"]}
+}""".replace("\n", "")
+
+
+def asking(model, directory, **changes):
+    """A league of proposers and solvers, of whom the solvers are compared."""
+    more = {
+        "league__players": ASKERS,
+        "league__evolution__every": "1",
+        "league__evolution__measures": '{Solver = "solver exact match"}',
+        "learning__steps": "2",
+    }
+    return league_of("proposer-solver", model, directory, **more | changes)
+
+
+@pytest.mark.slow
+def test_players_of_a_measured_role_are_compared_by_it_and_others_are_not(model, tmp_path):
+    run(asking(model, tmp_path), tmp_path / "run")
+    lines = metrics_of(tmp_path / "run")
+    compared = [{name.split("/")[1] for name in line if name.endswith("/measure")} for line in lines]
+    assert compared == [set(), {"solver", "second"}], (
+        "after the first update, one of them has not learned yet"
+    )
+    assert all(0 <= lines[1][f"league/{player}/measure"] <= 1 for player in compared[1])
+
+
+@pytest.mark.parametrize(
+    ("measures", "line"),
+    [
+        ("{}", "league.evolution.measures: is missing"),
+        ('{Judge = "solver exact match"}', "league.evolution.measures: there is no role Judge"),
+    ],
+)
+def test_a_measure_of_no_role_is_one_line(model, tmp_path, measures, line):
+    with pytest.raises(InputError, match=line):
+        build_program(asking(model, tmp_path, league__evolution__measures=measures))
+
+
+@pytest.mark.slow
+def test_a_measure_that_the_program_has_not_ends_the_run_before_it_trains(model, tmp_path):
+    config = asking(model, tmp_path, league__evolution__measures='{Solver = "accuracy"}')
+    with pytest.raises(
+        InputError, match=r"measures.Solver: the program does not measure 'accuracy'. Name one"
+    ):
+        run(config, tmp_path / "run")
