@@ -43,8 +43,8 @@ class PopulationSettings(Settings):
     """For `meta-nash`: number of games that each new member of the pool plays against every other active one,
     half of them in each order of seats; an odd number is rounded up. Nobody learns from them."""
     fixed_opponents: Annotated[Names, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
-    """Additional members of the pool: `random` or `optimal` (scripted), `base` (the untrained model), or a
-    name in `[frozen]`. Scripted players cannot play a program's roles."""
+    """Additional members of the pool: a script such as `random` or `optimal`, `base` (the untrained model),
+    or a name in `[frozen]`. Scripted players cannot play a program's roles."""
     weights: Annotated[list[_Weight], _FIXED] = Field(default=[], max_length=1000)
     """For `fixed`: the relative weight of each of `fixed_opponents` in the draw; by default all are equal."""
     places: Annotated[dict[Name, Name], _FIXED] = Field(default={}, max_length=1000)
@@ -111,9 +111,9 @@ class EvaluationSettings(Settings):
     """By default, evaluations play the training games. All matches count for `patience` and for the pool's
     ratings."""
     opponents: Annotated[Names | None, FOR_GAMES] = None
-    """`random`, `optimal`, `base`, or a name in `[frozen]`; by default `random`, or `base` in an environment
-    that does not list its legal moves. `mixture` stands for the fixed opponents of training in mode `fixed`:
-    each game draws one of them by weight."""
+    """A script such as `random` or `optimal`, `base`, or a name in `[frozen]`; by default `random`, or `base`
+    in an environment that does not list its legal moves. `mixture` stands for the fixed opponents of training
+    in mode `fixed`: each game draws one of them by weight."""
     nash_conv: Annotated[bool, FOR_GAMES] = False
     """Compute NashConv exactly (OpenSpiel games whose positions can be listed)."""
     nash_conv_minutes: Annotated[float, FOR_GAMES] = Field(default=10.0, ge=1e-6, le=1e6)
