@@ -1,12 +1,14 @@
 """Play a trained best response against the policy that it answers, and compute the exact measure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from sparring.collection.rollout_log import write_rollouts
 from sparring.commands.answered import Answered
-from sparring.commands.model_source import find_model
 from sparring.commands.serving import build_engine
-from sparring.config import Config
+from sparring.config.model import InferenceSettings
 from sparring.core import AgentSpec, CallSettings, InferenceClient, SparringError, derive_seed
 from sparring.core.adapters import TRAINED
 from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient, openai_client
@@ -17,73 +19,110 @@ from sparring.envs.policy_lines import is_policy_file
 from sparring.envs.scripted import PLAYER_NAMES, TablePlayer, make_player
 from sparring.envs.templates import get_template
 from sparring.evaluation.best_response import Gains, Won, measure_gains
-from sparring.evaluation.match import CONCURRENCY, Mixture, Progress, mapped
+from sparring.evaluation.match import CONCURRENCY, Agent, Mixture, Play, Progress, mapped
 from sparring.evaluation.nash_conv import LONG_LIMIT, nash_conv, nash_conv_of_policy, states_of
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.venues import GameVenue, ProgramVenue
 from sparring.run.given_adapters import frozen_of
 
+WON_GAMES = "won.jsonl"
+"""The games in which the response earned most."""
+
+
+def write_won(directory: Path, won: Sequence[Won]) -> None:
+    """Write the games in which the response earned most."""
+    write_rollouts(directory / WON_GAMES, 0, [one.rollout for one in won])
+
 
 class Measuring:
-    """Plays the best response and the policy against the policy, on the same deals, in every seat.
+    """Plays a response and the policy against the policy, on the same deals, in every seat.
 
-    At most ``calls`` are made to models behind an API, those of the training included; ``None`` for no limit.
+    Args:
+        answered: who is answered.
+        directory: has the file of the answers that were paid for.
+        trained: the adapters of a response that is a model, by policy; with none, a table responds.
+        fixed: the adapters of the policy.
+        inference: how models answer.
+        calls: at most so many calls are made to models behind an API, those of the training included;
+            ``None`` for no limit.
     """
 
     def __init__(
         self,
         answered: Answered,
         directory: Path,
-        config: Config,
+        trained: Mapping[str, Path],
+        fixed: Mapping[str, Path],
+        inference: InferenceSettings,
         seed: int,
         progress: Progress,
         calls: int | None = None,
     ) -> None:
         self.answered = answered
         self.venue, self.policy = answered.venue, answered.policy
-        trained = find_model(str(directory)).adapters()
-        fixed = {self._served(one): directory / "given" / one for one in self.policy.adapters}
-        adapters = {**trained, **fixed, **self.venue.frozen}
-        model = answered.source.model
-        self.engine = build_engine(model, adapters, config.inference, seed, progress)
+        self.trained = trained
+        self.adapters = {self._served(name): path for name, path in fixed.items()} | dict(self.venue.frozen)
+        self.inference = inference
         self.answers = PaidFile(directory / ANSWERS_FILE, calls)
         apis = {name: one for name, one in self.policy.others.items() if not is_policy_file(one)}
         if isinstance(self.venue, ProgramVenue):
             apis |= frozen_of(self.venue.config, "api")
-        limit = config.inference.max_tokens
-        self.apis = {
-            name: PaidAnswers(one, openai_client(one), self.answers, limit, measured=True)
-            for name, one in apis.items()
-        }
-        self.response = [one if one in trained else TRAINED for one in self.policy.policies]
-        self.config = config
-        self.seed = derive_seed(seed, "exploit")
+        self.addresses = apis
+        self.seed = seed
         self.progress = progress
+        self.engine = self._engine()
+
+    def _engine(self) -> InferenceClient | None:
+        """Return what answers for models that are here; ``None`` if there is none."""
+        seats = [(seat,) if isinstance(seat, str) else seat.members for seat in self._seats]
+        named = {name for members in seats for name in members}
+        models = {name for name in named if self._script_of(name) is None} - {*self.addresses}
+        if not (models or self.trained or isinstance(self.venue, ProgramVenue)):
+            return None
+        adapters = {**self.trained, **self.adapters}
+        return build_engine(self.answered.source.model, adapters, self.inference, self.seed, self.progress)
+
+    def client(self, *, measured: bool = True) -> InferenceClient:
+        """Return what answers for everybody; not ``measured``, answers that were paid for come again."""
+        limit = self.inference.max_tokens
+        apis = {
+            name: PaidAnswers(one, openai_client(one), self.answers, limit, measured=measured)
+            for name, one in self.addresses.items()
+        }
+        return MembersClient(self.engine, apis) if apis or self.engine is None else self.engine
 
     @property
-    def client(self) -> InferenceClient:
-        """What answers for everybody."""
-        return MembersClient(self.engine, self.apis) if self.apis else self.engine
+    def agents(self) -> list[Agent]:
+        """Who answers in each seat for the policy."""
+        calls = CallSettings(max_tokens=self.inference.max_tokens)
+        return [mapped(one, self._scripted) for one in self.venue.agents(self._seats, calls)]
 
-    async def gains(self, games: int) -> tuple[Gains, list[Won]]:
-        """Return what the response gains, and the games in which it earned most."""
-        venue, calls = self.venue, CallSettings(max_tokens=self.config.inference.max_tokens)
-        agents = [mapped(one, self._scripted) for one in venue.agents(self._seats, calls)]
-        response = venue.agents(self.response, calls)
-        doing = f"{venue.name}: the best response and the policy, against the policy"
-        async with venue.playing(self.client) as play:
-            with self.progress.doing(doing, "games", games) as count:
-                return await measure_gains(
-                    play,
-                    venue,
-                    agents,
-                    response,
-                    games,
-                    self.seed,
-                    count,
-                    concurrency=CALLS_AT_ONCE if self.apis else CONCURRENCY,
-                    ends=CallsSpent if self.apis else (),
-                )
+    @property
+    def _response(self) -> Sequence[Agent]:
+        """Who answers in each seat for the response."""
+        if not self.trained:
+            return [mapped(one, partial(replace, stand_in=True)) for one in self.agents]
+        names = [one if one in self.trained else TRAINED for one in self.policy.policies]
+        return self.venue.agents(names, CallSettings(max_tokens=self.inference.max_tokens))
+
+    async def gains(self, games: int, play: Play, *, seed: int | None = None) -> tuple[Gains, list[Won]]:
+        """Return what the response gains, and the games in which it earned most.
+
+        ``play`` plays them with a client of :meth:`client`.
+        """
+        doing = f"{self.venue.name}: the best response and the policy, against the policy"
+        with self.progress.doing(doing, "games", games) as count:
+            return await measure_gains(
+                play,
+                self.venue,
+                self.agents,
+                self._response,
+                games,
+                derive_seed(self.seed, "exploit") if seed is None else seed,
+                count,
+                concurrency=CALLS_AT_ONCE if self.addresses else CONCURRENCY,
+                ends=CallsSpent if self.addresses else (),
+            )
 
     @property
     def _seats(self) -> list[str | Mixture[str]]:
@@ -107,7 +146,7 @@ class Measuring:
 
         It also counts invalid answers as the games do, if one of them ends a game.
         """
-        if not isinstance(self.venue, GameVenue) or self.apis:
+        if not isinstance(self.venue, GameVenue) or self.addresses:
             return None
         env = self.venue.env
         if library_of(env.id) != "openspiel" or env.stop:
@@ -118,7 +157,7 @@ class Measuring:
             if script is not None:
                 return nash_conv_of_policy(env.id, self.answered.query.name, _table(script, env.id))
             return await nash_conv(
-                self.client,
+                self.client(),
                 env.id,
                 get_template(env.template),
                 model=self._seats,

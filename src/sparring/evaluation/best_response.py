@@ -71,7 +71,8 @@ class Exploited(Gains):
 
     Attributes:
         model: the policy as the user named it; who holds a ``role``, if that is not ``None``.
-        updates: updates of the best response, of at most ``max_updates``.
+        updates: updates of the best response, of at most ``max_updates``; ``None`` for one in a table.
+        positions: those that a table knows; ``None`` for a model.
         settled: whether its evaluations no longer found a better policy, which ends the training.
         training_games: games that it was trained on.
         minutes: time that its training took, evaluations included.
@@ -82,8 +83,9 @@ class Exploited(Gains):
     env_id: str
     model: str
     role: str | None = None
-    updates: int
-    max_updates: int
+    updates: int | None = None
+    max_updates: int | None = None
+    positions: int | None = None
     settled: bool
     training_games: int
     minutes: float

@@ -16,7 +16,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from sparring.core.play import GameTurn
 from sparring.evaluation.match import Agent, Play, SeatedGame, drawn, play_games
 
 ROUND = 512
-"""Games that are played before the response learns from them."""
+"""Games that are played before a response learns from them."""
 MOST_BYTES = 1 << 30
 """The largest table that is read."""
 LEAST_GAMES = 3
@@ -61,10 +60,12 @@ class Position(msgspec.Struct):
 
 
 class Table(msgspec.Struct):
-    """The positions by key, and the count, sum and sum of squares of the games' rewards."""
+    """The positions by key, and the count, sum and sum of squares of the games' rewards. Further games have
+    ``failed``."""
 
     positions: dict[str, Position] = {}
     games: int = 0
+    failed: int = 0
     total: float = 0.0
     squares: float = 0.0
 
@@ -111,7 +112,7 @@ class TableResponse:
     seat: int
     seed: int
     table: Table = field(default_factory=Table)
-    explores: bool = True
+    explores: bool = False
 
     def move(self, spec: PlaySpec, view: str, moves: Sequence[str], turn: int) -> str | None:
         """Return the move of a game's turn; ``None`` leaves it to the policy."""
@@ -136,28 +137,31 @@ class TableResponse:
             position = self.table.positions.get(key)
             if turn["pid"] == self.seat and position is not None and turn["action"] in position.moves:
                 path.append((key, position.moves.index(turn["action"])))
-        if path:
-            self.table.add(path, reward)
+        self.table.add(path, reward)
 
-    async def train(
-        self, play: Play, name: str, policy: Sequence[Agent], games: int, on_game: Callable[[int, int], None]
+    async def play_round(
+        self, play: Play, name: str, policy: Sequence[Agent], games: int, on_game: Callable[[], None]
     ) -> Counter[str]:
-        """Learn until this many games have ended; see :meth:`TableResponses.learn`.
+        """Learn from another round, of at most so many games; return why games could not be finished."""
+        failures, table = Counter[str](), self.table
+        begun, played = table.games + table.failed, dict[int, SeatedGame | str]()
+        named = [self._game(number, name, policy) for number in range(begun, begun + games)]
 
-        ``on_game`` is called with the games before this round and those that ended in it.
-        """
-        failures = Counter[str]()
+        def record(place: int, game: SeatedGame | str) -> None:
+            played[place] = game
+            on_game()
+
         self.explores = True
-        while (begun := self.table.games + failures.total()) < games:
-            named = [self._game(number, name, policy) for number in range(begun, min(begun + ROUND, games))]
-            played: dict[int, SeatedGame | str] = {}
-            await play_games(play, named, partial(_record, played, partial(on_game, begun)))
-            for _, game in sorted(played.items()):
-                if isinstance(game, str):
-                    failures[game] += 1
-                else:
-                    self.learn(game.rollout.extras["turns"], game.rewards[self.seat])
-        self.explores = False
+        try:
+            await play_games(play, named, record)
+        finally:
+            self.explores = False
+        for _, game in sorted(played.items()):
+            if isinstance(game, str):
+                table.failed += 1
+                failures[game] += 1
+            else:
+                self.learn(game.rollout.extras["turns"], game.rewards[self.seat])
         return failures
 
     def _game(self, number: int, name: str, policy: Sequence[Agent]) -> tuple[str, PlaySpec]:
@@ -201,27 +205,32 @@ class TableResponse:
             raise DamagedState(str(path), f"is damaged: {error}", fix) from error
 
 
-def _counted(on_game: Callable[[int, int], None], before: int, total: int, begun: int, ended: int) -> None:
-    on_game(before + begun + ended, total)
-
-
-def _record(
-    played: dict[int, SeatedGame | str], count: Callable[[int], None], place: int, game: SeatedGame | str
-) -> None:
-    played[place] = game
-    count(len(played))
-
-
 def key_of(view: str) -> str:
     """Return the key of a position that a player sees so."""
     return blake2b(view.encode(), digest_size=12).hexdigest()
 
 
 class TableResponses:
-    """The responses in all seats of a game, as its stand-in."""
+    """The responses in all seats of a game, as its stand-in. They learn in turns, ``round`` games each."""
 
-    def __init__(self, seats: int, seed: int) -> None:
+    def __init__(self, seats: int, seed: int, round: int = ROUND) -> None:
         self.seats = [TableResponse(seat, seed) for seat in range(seats)]
+        self.round = round
+
+    @property
+    def games(self) -> int:
+        """The games that were learned from, in all seats."""
+        return sum(one.table.games for one in self.seats)
+
+    @property
+    def ended(self) -> int:
+        """The games that ended, those included that could not be finished."""
+        return self.games + sum(one.table.failed for one in self.seats)
+
+    @property
+    def positions(self) -> int:
+        """The positions that are known, in all seats."""
+        return sum(len(one.table.positions) for one in self.seats)
 
     def __call__(self, spec: PlaySpec, seat: int, view: str, moves: Sequence[str], turn: int) -> str | None:
         """Return the move of the seat's response."""
@@ -237,7 +246,7 @@ class TableResponses:
     ) -> Counter[str]:
         """Let each response learn until this many games have ended in its seat.
 
-        Games are played in rounds and learned in order, so the order in which they end does not matter.
+        Games of a round are learned in order, so the order in which they end does not matter.
 
         Args:
             play: plays a game with this stand-in.
@@ -246,12 +255,18 @@ class TableResponses:
             on_game: called with the games that ended in all seats, and how many there will be.
 
         Returns:
-            The games that could not be finished, by reason.
+            Why games could not be finished.
         """
-        failures, total = Counter[str](), games * len(self.seats)
-        for response in self.seats:
-            before = response.seat * games
-            failures += await response.train(
-                play, name, policy, games, partial(_counted, on_game, before, total)
-            )
+        failures, ended, total = Counter[str](), self.ended, games * len(self.seats)
+
+        def count() -> None:
+            nonlocal ended
+            ended += 1
+            on_game(ended, total)
+
+        while any(waiting := [games - one.table.games - one.table.failed for one in self.seats]):
+            for response, left in zip(self.seats, waiting, strict=True):
+                if left > 0:
+                    size = min(left, self.round)
+                    failures += await response.play_round(play, name, policy, size, count)
         return failures

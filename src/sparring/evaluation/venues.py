@@ -11,7 +11,7 @@ from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, Arena, CallSettings, EpisodeRequest, InferenceClient, InputError, Role
 from sparring.core.adapters import STATE_FILE
 from sparring.core.own_code import called, own_code
-from sparring.envs.game_episode import build_episode
+from sparring.envs.game_episode import StandIn, build_episode
 from sparring.evaluation.match import Agent, Mixture, Play, mapped, play_of_game, play_of_program
 from sparring.learn.saved_states import read_json
 
@@ -63,9 +63,9 @@ class GameVenue:
         return tuple(mapped(model, agent) for model in models)
 
     @asynccontextmanager
-    async def playing(self, client: InferenceClient) -> AsyncIterator[Play]:
-        """Provide what plays the game."""
-        yield play_of_game(Arena(client), build_episode(self.env))
+    async def playing(self, client: InferenceClient, stand_in: StandIn | None = None) -> AsyncIterator[Play]:
+        """Provide what plays the game; ``stand_in`` may make moves of agents that have one."""
+        yield play_of_game(Arena(client), build_episode(self.env, stand_in=stand_in))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,174 @@
+"""A best response in a table: learned against any agent in a game that lists its moves, and measured."""
+
+import asyncio
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from sparring.commands.answered import Answered
+from sparring.commands.exploit import PAID_GAMES_PER_STEP, PAID_TOKENS, Budget, cost_line
+from sparring.commands.measuring import Measuring, write_won
+from sparring.config.model import InferenceSettings
+from sparring.core import InputError, derive_seed
+from sparring.core.confidence_intervals import Interval
+from sparring.core.files import write_file
+from sparring.engine.paid_answers import CallsSpent
+from sparring.evaluation.best_response import Exploited
+from sparring.evaluation.match import Progress
+from sparring.evaluation.table_response import ROUND, TableResponse, TableResponses
+from sparring.evaluation.tournament_files import lock_results, read_content
+from sparring.evaluation.venues import GameVenue
+
+QUESTION = "question.json"
+"""What the directory is about."""
+LEARNED = "learned.json"
+LOOKS = 4
+"""The response is measured so often while it learns, the last time when it has."""
+
+Curve = list[tuple[int, Interval]]
+"""What the response gains in all seats, after so many games."""
+
+
+class TableQuestion(msgspec.Struct):
+    """By what a directory knows its responses again. The budget may grow."""
+
+    agent: str
+    weights: str
+    played: dict[str, Any]
+    seed: int
+
+
+def respond_in_table(
+    answered: Answered, directory: Path, budget: Budget, progress: Progress
+) -> tuple[Exploited, Curve]:
+    """Let a response in a table learn in each seat of a game, and measure it.
+
+    It goes on from what the directory has of the same responses.
+
+    Raises:
+        InputError: the directory holds something else, or a name means nothing.
+        SparringError: no games could be finished, or the directory cannot be written.
+    """
+    venue = answered.venue
+    assert isinstance(venue, GameVenue), "programs have no tables"
+    lock = lock_results(directory, QUESTION, "directory", "card in a table")
+    try:
+        _check_question(answered, venue, directory, budget)
+        limit = answered.source.max_tokens
+        calls = None
+        if answered.api is not None:
+            limit, calls = max(PAID_TOKENS, limit), budget.calls
+            progress.say(cost_line(answered, directory, budget, limit))
+        inference = InferenceSettings(max_tokens=limit)
+        fixed = answered.policy.adapters
+        measuring = Measuring(answered, directory, {}, fixed, inference, budget.seed, progress, calls)
+        return asyncio.run(_Learning(answered, venue, measuring, directory, budget, progress).exploited())
+    finally:
+        os.close(lock)
+
+
+def _check_question(answered: Answered, venue: GameVenue, directory: Path, budget: Budget) -> None:
+    agent = answered.agent
+    now = TableQuestion(agent.name, agent.weights(), venue.settings, budget.seed)
+    file = directory / QUESTION
+    before = read_content(file, TableQuestion, "Name another directory")
+    if before is None:
+        write_file(file, msgspec.json.format(msgspec.json.encode(now), indent=1))
+    elif before != now:
+        fix = "Name another directory"
+        raise InputError("directory", f"{directory} has the responses to another agent, game or seed", fix)
+
+
+class Learned(msgspec.Struct):
+    """How far the learning is, beside the tables: what was seen when it was looked at, and the seconds."""
+
+    curve: Curve = []
+    seconds: float = 0.0
+
+
+@dataclass
+class _Learning:
+    """Learns in every seat, and looks what the response gains, ``LOOKS`` times."""
+
+    answered: Answered
+    venue: GameVenue
+    measuring: Measuring
+    directory: Path
+    budget: Budget
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        size = PAID_GAMES_PER_STEP if self.answered.api is not None else ROUND
+        self.responses = TableResponses(len(self.venue.seats), derive_seed(self.budget.seed, "table"), size)
+        self.learned = read_content(self.directory / LEARNED, Learned, "Delete the directory") or Learned()
+        for response in self.responses.seats:
+            if (file := self._file(response)).is_file():
+                response.load(file)
+
+    async def exploited(self) -> tuple[Exploited, Curve]:
+        """Return what the responses gain."""
+        answers, learned = self.measuring.answers, self.learned
+        calls, ended = answers.limit, False
+        if calls is not None:
+            answers.limit = calls // 2
+        failures = Counter[str]()
+        try:
+            for look in range(1, LOOKS + 1):
+                failures += await self._learn(look)
+        except CallsSpent:
+            self.progress.say("the calls for training are used up: what was learned is measured")
+            ended = True
+        answers.limit = calls
+        async with self.venue.playing(self.measuring.client(), self.responses) as play:
+            found, won = await self.measuring.gains(self.budget.games, play)
+        write_won(self.directory, won)
+        curve = [*learned.curve, (self.responses.games, found.total)]
+        exact = await self.measuring.exact()
+        name = self.answered.query.name
+        return Exploited(
+            **vars(replace(found, failures=dict(Counter(found.failures) + failures))),
+            env_id=self.venue.name,
+            model=name,
+            positions=self.responses.positions,
+            settled=not ended and _has_settled(curve),
+            training_games=self.responses.games,
+            minutes=learned.seconds / 60,
+            exact=None if exact is None else replace(exact, model=name),
+            calls=None if calls is None else answers.calls,
+            max_calls=calls,
+        ), curve
+
+    async def _learn(self, look: int) -> Counter[str]:
+        """Learn the games before a look that were not learned yet, and look."""
+        started, responses, learned = perf_counter(), self.responses, self.learned
+        games = self.budget.training_games * look // (LOOKS * len(responses.seats))
+        is_new = responses.ended < games * len(responses.seats)
+        async with self.venue.playing(self.measuring.client(measured=False), responses) as play:
+            doing = f"{self.venue.name}: responses learn in tables"
+            total = games * len(responses.seats)
+            with self.progress.doing(doing, "games", total) as count:
+                policy = self.measuring.agents
+                failures = await responses.learn(play, self.venue.name, policy, games, count)
+            for response in responses.seats:
+                response.save(self._file(response))
+            if look < LOOKS and (is_new or len(learned.curve) < look):
+                seed, least = derive_seed(self.budget.seed, "look"), max(2, self.budget.games // LOOKS)
+                found, _ = await self.measuring.gains(least, play, seed=seed)
+                learned.curve.append((responses.games, found.total))
+        learned.seconds += perf_counter() - started
+        write_file(self.directory / LEARNED, msgspec.json.encode(learned))
+        return failures
+
+    def _file(self, response: TableResponse) -> Path:
+        return self.directory / f"seat-{response.seat}.json"
+
+
+def _has_settled(curve: Curve) -> bool:
+    """Return whether the second half of the games has found nothing beyond the noise."""
+    before, now = (one for _, one in (curve[(len(curve) - 1) // 2], curve[-1]))
+    return now.mid - before.mid <= (now.high - now.mid) + (before.high - before.mid)
