@@ -27,7 +27,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: PaidServer
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        content = self.rfile.read(int(self.headers["content-length"]))
+        if not content:
+            return  # who asked was killed
+        body = json.loads(content)
         self.server.asked.append(body)
         legal = re.findall(r"Legal moves: ([^.]*)\.", body["messages"][-1]["content"])
         text = self.server.text or random.Random(body["seed"]).choice(legal[-1].split(", "))
@@ -39,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(answer)
         except OSError:
-            pass  # who asked was killed
+            pass
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

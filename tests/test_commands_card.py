@@ -11,6 +11,7 @@ from sparring.cli.main import main
 from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
 from sparring.commands.card import calibrated_as
 from sparring.commands.exploit import PROBE, Budget
+from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
 from sparring.evaluation import calibration
 from sparring.evaluation.best_response import Exploited, SeatGain
@@ -55,21 +56,19 @@ def written():
 
 def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_nothing_twice(card, capsys):
     with paid_server() as server:
-        assert card(server.name, "--calls", "24", games=40) == 0
+        assert card(server.name, "--calls", "48", games=60) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert "at most 24 calls; answers of at most 64 tokens, 1,536 in all" in said
+        assert "at most 48 calls; answers of at most 64 tokens, 3,072 in all" in said
         assert "The calls were used up" in said
         few = written()
-        assert len(server.asked) == few["calls"] == 24
-        assert 0 < few["rounds"] < few["planned_rounds"] == 20
-        assert card(server.name, "--calls", "24", games=40) == 0
-        assert len(server.asked) == 24
-        assert written()["total"] == few["total"]
-        assert card(server.name, "--calls", "500", games=40) == 0
+        assert len(server.asked) == few["calls"] == 48
+        assert 0 < few["rounds"] < few["planned_rounds"] == 30
+        assert card(server.name, "--calls", "500", games=60) == 0
         whole = written()
         assert len(server.asked) == whole["calls"] < 500
-        assert whole["rounds"] == 20
-    assert not [one for one in server.asked if one["model"] != "mover"]
+        assert whole["rounds"] == 30
+    asked = [(json.dumps(one["messages"]), one["seed"]) for one in server.asked]
+    assert len({*asked}) == len(asked), "nothing is paid for twice"
 
 
 def test_a_card_of_a_judge_says_what_a_debater_gains_that_learned_against_it(card, playing, capsys):
@@ -94,6 +93,7 @@ def test_a_page_has_the_games_in_which_the_response_earned_most(card):
     assert 1 <= page.count('<details class="game"') <= 6
     assert found["curve"][0][0] == 0
     assert found["exact"]["nash_conv"] == pytest.approx(nash_conv_of_table(KUHN))
+    assert (found["model"], found["training_games"]) == ("random", 4)
 
 
 def cell(exact, found, game=KUHN, **others):
@@ -139,11 +139,15 @@ def test_a_card_says_how_far_its_probe_is_calibrated_on_games_of_its_kind(cells,
     assert bool(said) == bool(found.problem)
 
 
-def test_the_shipped_table_can_be_read_and_kinds_of_games_are_told_apart():
+def test_the_shipped_table_can_be_read_and_kinds_of_games_are_told_apart(monkeypatch):
+    def too_many(env_id):
+        raise InputError("env.id", "has more than 50,000 information states", "Choose another")
+
     assert all(one.found[0] <= one.found[1] <= one.found[2] for one in shipped().cells)
     assert str(kind_of(KUHN)) == "imperfect information, 2 players, 1 to 100 information states"
     assert kind_of("nim(pile_sizes=1;3)").perfect_information
-    assert kind_of("phantom_ttt").size == len(calibration.SIZES)
+    monkeypatch.setattr(calibration, "states_of", too_many)
+    assert kind_of("nim(pile_sizes=1;3)").size == len(calibration.SIZES)
     assert kind_of("TicTacToe-v0-train") is None
 
 

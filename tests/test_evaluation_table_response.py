@@ -40,7 +40,8 @@ async def respond(env_id: str, games: int, measured: int, seats: int = 2, name: 
     failures = await responses.learn(play, env.name, policy, games, ignored)
     assert not failures
     response = [replace(agent, stand_in=True) for agent in policy]
-    return await measure_gains(play, GameVenue(env), policy, response, measured, SEED, ignored)
+    found, _ = await measure_gains(play, GameVenue(env), policy, response, measured, SEED, ignored)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_saved_table_goes_on_and_a_changed_one_is_refused(tmp_path: Path) -> N
 
 
 def test_a_view_with_other_moves_than_before_is_left_to_the_policy() -> None:
-    response = TableResponse(0, SEED)
+    response = TableResponse(0, SEED, explores=True)
     spec = PlaySpec("a walk", 1, (AgentSpec("script", "random", stand_in=True),), SEED)
     for _ in range(8):
         move = response.move(spec, "a hill", ["left", "right"], 0) or "right"

@@ -1,10 +1,10 @@
-"""The table of calibration: best responses to policies whose exact gain is known, one file for each.
+"""The table of calibration: responses in tables to policies whose exact gain is known, one file for each.
 
 A policy is a file; a cell that has been measured is not measured again.
 """
 
-import shutil
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time
 
@@ -12,9 +12,13 @@ import msgspec
 import pyspiel
 
 from sparring.collection.serialization import UNREADABLE
+from sparring.commands.answered import AgentQuery
 from sparring.commands.best_response import Train
-from sparring.commands.exploit import PROBE, Budget, exploit
+from sparring.commands.exploit import Budget
+from sparring.commands.table_card import answer_in_table
+from sparring.config.loading import load_config
 from sparring.core import InputError, SparringError
+from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.env_id import env_name
 from sparring.core.files import write_file
 from sparring.core.text import file_part
@@ -28,18 +32,29 @@ GAMES = (
     "kuhn_poker",
     "kuhn_poker(players=3)",
     "leduc_poker",
-    "liars_dice(dice_sides=3)",
-    "liars_dice(dice_sides=4)",
-    "turn_based_simultaneous_game(game=goofspiel(num_cards=3,imp_info=True))",
+    "liars_dice(numdice=1,dice_sides=4)",
     "turn_based_simultaneous_game(game=goofspiel(num_cards=4,imp_info=True,points_order=descending))",
-    "nim(pile_sizes=1;3)",
-    "nim(pile_sizes=1;3;5)",
-    "first_sealed_auction(max_value=6)",
     "dark_hex(board_size=2)",
+    "first_sealed_auction(players=2,max_value=6)",
+    "battleship(board_width=2,board_height=2,ship_sizes=[1],ship_values=[1],num_shots=2,"
+    "allow_repeated_shots=False)",
     "tiny_hanabi",
+    "tiny_bridge_2p",
+    "clobber(rows=2,columns=4)",
+    "y(board_size=3)",
 )
-"""The games of the table."""
-_ITERATIONS = {"cfr-1": 1, "cfr-4": 4, "cfr-16": 16, "cfr-64": 64, "cfr-256": 256}
+"""The games of the table: poker, dice, cards, boards seen and unseen, auctions, partners, three players."""
+NEAR = 256
+"""Iterations of CFR after which a policy is near an equilibrium in a game for two."""
+MODEL = BUNDLED_MODEL
+"""The language model of the table, untrained and after a short training."""
+TRAINING = {
+    **{"learning.steps": "6", "collection.games_per_step": "512", "collection.concurrency": "512"},
+    **{"inference.max_tokens": "12", "learning.max_generation_len": "null", "model.threads": "1"},
+    **{"evaluation.every": "0", "evaluation.games": "2", "evaluation.nash_conv": "false"},
+    **{"evaluation.opponents": '["random"]', "run.keep_checkpoints": "1"},
+}
+"""What the short training changes in the preset ``kuhn``."""
 
 Policy = dict[str, dict[int, float]]
 """The probability of each legal action by information state."""
@@ -76,73 +91,82 @@ def mixed(one: Policy, other: Policy, share: float) -> Policy:
     }
 
 
-def _half(env_id: str) -> Policy:
-    return mixed(uniform(env_id), counterfactual(env_id, 256), 0.5)
-
-
-def _tenth(env_id: str) -> Policy:
-    return mixed(uniform(env_id), counterfactual(env_id, 256), 0.1)
-
-
-def policies() -> dict[str, Callable[[str], Policy]]:
-    """Return how each policy of the table is made, by its name."""
-    solved = {
-        name: lambda env_id, iterations=iterations: counterfactual(env_id, iterations)
-        for name, iterations in _ITERATIONS.items()
+def tables() -> dict[str, Callable[[str], Policy]]:
+    """Return how each policy of the table that is a table itself is made, by its name."""
+    return {
+        "uniform": uniform,
+        "half-uniform": lambda env_id: mixed(uniform(env_id), counterfactual(env_id, NEAR), 0.5),
+        "tenth-uniform": lambda env_id: mixed(uniform(env_id), counterfactual(env_id, NEAR), 0.1),
+        "cfr-4": lambda env_id: counterfactual(env_id, 4),
+        "cfr-32": lambda env_id: counterfactual(env_id, 32),
+        f"cfr-{NEAR}": lambda env_id: counterfactual(env_id, NEAR),
     }
-    return {"uniform": uniform, "half-uniform": _half, "tenth-uniform": _tenth, **solved}
+
+
+LANGUAGE_MODELS = ("untrained", "trained")
+POLICIES = (*tables(), *LANGUAGE_MODELS)
+"""The policies of the table, in every game."""
 
 
 def make_table(
     directory: Path,
     budget: Budget,
-    start: str,
     train: Train,
     progress: Progress,
-    games: tuple[str, ...] = GAMES,
+    games: Sequence[str] = GAMES,
+    policies: Sequence[str] = POLICIES,
 ) -> Path:
     """Measure the cells that ``directory`` lacks, write the table of all, and return its file.
+
+    Tables come first, since language models take longer.
 
     Raises:
         SparringError: a training had to stop, or a file cannot be written.
     """
+    places = [(env_id, name) for name in policies for env_id in games]
     cells = list[CalibrationCell]()
-    for env_id in games:
-        for name, make in policies().items():
-            stem = file_part(f"{env_name(env_id)}-{name}")
-            file = directory / "cells" / f"{stem}.json"
-            cell = _read(file)
-            if cell is None:
-                progress.say(f"{env_id}, {name}: cell {len(cells) + 1} of {len(games) * len(policies())}")
-                path = directory / "policies" / f"{stem}.jsonl"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if not path.is_file():
-                    write_policy(path, make(env_id))
-                cell = _measure(env_id, name, path, directory / "runs" / stem, budget, start, train, progress)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_file(file, msgspec.json.encode(cell))
-                shutil.rmtree(directory / "runs" / stem)
-            cells.append(cell)
+    for number, (env_id, name) in enumerate(places, start=1):
+        stem = file_part(f"{env_name(env_id)}-{name}")
+        file = directory / "cells" / f"{stem}.json"
+        cell = _read(file)
+        if cell is None:
+            progress.say(f"{env_id}, {name}: cell {number} of {len(places)}")
+            agent = _agent(env_id, name, directory, stem, train)
+            cell = _measure(env_id, name, agent, directory / "cards" / stem, budget, progress)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_file(file, msgspec.json.encode(cell))
+        cells.append(cell)
     table = directory / CALIBRATION_FILE
-    write_file(table, Calibration(PROBE, cells).to_bytes())
+    write_file(table, Calibration(cells).to_bytes())
     return table
 
 
+def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> str:
+    """Return the name of an agent: the file of a policy, the base model, or a run that is trained now."""
+    if name == LANGUAGE_MODELS[0]:
+        return MODEL
+    if name == LANGUAGE_MODELS[1]:
+        run = directory / "runs" / stem
+        seats = str(load_game(env_id).num_players())
+        games = {"envs": f"[{{id = {json.dumps(env_id)}, num_players = {seats}, explore = 0.2}}]"}
+        if not train(load_config("kuhn", TRAINING | games), run):
+            raise SparringError(f"{env_id}: the training was stopped; give the command again")
+        return str(run)
+    path = directory / "policies" / f"{stem}.jsonl"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_policy(path, tables()[name](env_id))
+    return str(path)
+
+
 def _measure(
-    env_id: str,
-    name: str,
-    path: Path,
-    run: Path,
-    budget: Budget,
-    start: str,
-    train: Train,
-    progress: Progress,
+    env_id: str, name: str, agent: str, card: Path, budget: Budget, progress: Progress
 ) -> CalibrationCell:
-    began = process_time()
-    found = exploit(str(path), env_id, run, budget, start=start, train=train, progress=progress)
-    if found is None or found.exact is None:
-        raise SparringError(f"{env_id}, {name}: it was not measured; give the command again")
-    game = load_game(env_id)
+    began, game = process_time(), load_game(env_id)
+    query = AgentQuery(agent, env_id, num_players=game.num_players())
+    found, _ = answer_in_table(query, card, budget, progress)
+    if found.exact_gains is None:
+        raise SparringError(f"{env_id}, {name}: it has no exact measure")
     kind = game.get_type()
     return CalibrationCell(
         game=env_id,
@@ -151,9 +175,8 @@ def _measure(
         players=game.num_players(),
         unit=game.max_utility() - game.min_utility(),
         policy=name,
-        exact=found.exact.nash_conv,
+        exact=sum(found.exact_gains),
         found=(found.total.low, found.total.mid, found.total.high),
-        updates=found.updates,
         settled=found.settled,
         training_games=found.training_games,
         seconds=round(process_time() - began, 1),

@@ -1,14 +1,21 @@
-"""Make the exploitability card of any agent, into the run of the best response that is trained against it."""
+"""Make the exploitability card of any agent, into the directory of the best response to it.
+
+In a game that lists its moves the response is in a table, elsewhere it is a model.
+"""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparring.commands.answered import AgentQuery
 from sparring.commands.best_response import Train, train_to_the_end
 from sparring.commands.card_page import card_html
-from sparring.commands.exploit import PROBE, WON_GAMES, Budget, exploit
+from sparring.commands.exploit import Budget, exploit
+from sparring.commands.measuring import WON_GAMES
+from sparring.commands.table_card import Curve, answer_in_table
 from sparring.config import Config
 from sparring.core import SparringError
+from sparring.core.env_id import absolute_id
 from sparring.core.files import write_file
 from sparring.evaluation.best_response import Exploited
 from sparring.evaluation.calibration import kind_of, of_kind, shipped, summary_of
@@ -16,6 +23,7 @@ from sparring.evaluation.exploitability_card import Calibrated, ExploitabilityCa
 from sparring.evaluation.figures import figures_of
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import EvaluationResult, MatchResult, evaluated_steps, read_evaluation
+from sparring.run.evaluation_opponents import tells_moves
 from sparring.run.run_directory import RunDirectory
 
 PAGE, RESULT = "card.html", "card.json"
@@ -35,35 +43,34 @@ def make_card(
     train: Train = train_to_the_end,
     progress: Progress | None = None,
 ) -> ExploitabilityCard | None:
-    """Train a best response, measure it, and write ``card.html`` and ``card.json`` into its run.
+    """Let a best response learn, measure it, and write ``card.html`` and ``card.json`` into its directory.
 
     Arguments and errors are those of :func:`exploit`. Returns ``None`` if the training was interrupted.
     """
-    found = exploit(
-        name,
-        env_id,
-        directory,
-        budget,
-        program=program,
-        role=role,
-        start=start,
-        template=template,
-        num_players=num_players,
-        train=train,
-        progress=progress,
-    )
-    if found is None:
-        return None
-    run = RunDirectory(directory)
-    results = {step: _evaluations(run.evaluation, step) for step in evaluated_steps(run.evaluation)}
-    curve = [
-        (step, one.mean_reward)
-        for step, several in results.items()
-        for one in several
-        if isinstance(one, MatchResult) and one.games
-    ]
-    calibrated = calibrated_as(found, of_game=env_id is not None)
-    card = ExploitabilityCard(found, curve, _measures([*results.values()]), calibrated, PROBE)
+    budget, progress = budget or Budget(), progress or Progress()
+    curve, measures = Curve(), list[MeasureChange]()
+    if env_id is not None and tells_moves(absolute_id(env_id, Path())):
+        query = AgentQuery(name, env_id, program, role, start, template, num_players)
+        found: Exploited | None
+        found, curve = answer_in_table(query, directory, budget, progress)
+    else:
+        found = exploit(
+            name,
+            env_id,
+            directory,
+            budget,
+            program=program,
+            role=role,
+            start=start,
+            template=template,
+            num_players=num_players,
+            train=train,
+            progress=progress,
+        )
+        if found is None:
+            return None
+        curve, measures = _training(RunDirectory(directory))
+    card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=env_id is not None))
     try:
         content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
         write_file(directory / RESULT, content.encode())
@@ -71,6 +78,18 @@ def make_card(
     except OSError as error:
         raise SparringError(f"{directory / PAGE} cannot be written ({error.strerror})") from error
     return card
+
+
+def _training(run: RunDirectory) -> tuple[Curve, list[MeasureChange]]:
+    """Return a model's mean reward by update, and the measures of its program before and after."""
+    results = {step: _evaluations(run.evaluation, step) for step in evaluated_steps(run.evaluation)}
+    curve = [
+        (step, one.mean_reward)
+        for step, several in results.items()
+        for one in several
+        if isinstance(one, MatchResult) and one.games
+    ]
+    return curve, _measures([*results.values()])
 
 
 def _evaluations(directory: Path, step: int) -> list[EvaluationResult]:
@@ -105,8 +124,8 @@ def calibrated_as(found: Exploited, *, of_game: bool) -> Calibrated:
         problem = f"Not calibrated: no game of the table has {kind}."
         return Calibrated(kind, summary_of(table.cells), problem)
     problem = ""
-    if table.probe != PROBE:
-        problem = f"The table is of version {table.probe} of the probe, the card of version {PROBE}."
-    elif found.updates < (least := min(one.updates for one in cells)):
-        problem = f"The responses of the table had {least} updates or more, so this one may find less."
+    if found.positions is None:
+        problem = "The responses of the table learned in tables, this one is a model."
+    elif found.training_games < (least := min(one.training_games for one in cells)):
+        problem = f"The responses of the table had {least:,} games or more, so this one may find less."
     return Calibrated(kind, summary_of(cells), problem)

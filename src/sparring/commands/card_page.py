@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from sparring.commands.tables import exploited_table, gain_text, title_of
+from sparring.commands.tables import budget_text, exploited_table, gain_text, title_of
 from sparring.core.text import counted
 from sparring.evaluation.exploitability_card import ExploitabilityCard
 from sparring.view.cards import Card, card_of
@@ -70,8 +70,11 @@ def card_html(card: ExploitabilityCard, games: Path) -> str:
             [one.high for _, one in card.curve],
         )
         settled = "It had settled." if result.settled else "It had not settled: more updates may find more."
-        caption = f"The response's mean reward against the agent, with 95% intervals. {settled}"
-        page.charts("Training", [figure_of(Chart("Mean reward", [line], caption))])
+        name, what = "Mean reward", "The response's mean reward against the agent"
+        if result.positions is not None:
+            name, what = "Gain, by games learned from", "What the response gains in all seats"
+        caption = f"{what}, with 95% intervals. {settled}"
+        page.charts("Training", [figure_of(Chart(name, [line], caption))])
     for table in others:
         page.table(table.groups[0][0], table)
     page.section("Games", _games(card, games), "Those in which the response earned most, by its seat.")
@@ -87,7 +90,7 @@ def _tiles(card: ExploitabilityCard) -> list[tuple[str, str, str]]:
         *([("Share of the exact gain", f"{share:.0%}", beside)] if share is not None else []),
         (
             "Budget",
-            counted(result.updates, "update"),
+            budget_text(result),
             "settled" if result.settled else "had not settled",
         ),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sparring.commands.answered import Answered
+from sparring.commands.answered import AgentQuery, Answered, find_answered
 from sparring.commands.exploit import PAID_GAMES_PER_STEP, PAID_TOKENS, Budget, cost_line
 from sparring.commands.measuring import Measuring, write_won
 from sparring.config.model import InferenceSettings
@@ -43,8 +43,8 @@ class TableQuestion(msgspec.Struct):
     seed: int
 
 
-def respond_in_table(
-    answered: Answered, directory: Path, budget: Budget, progress: Progress
+def answer_in_table(
+    query: AgentQuery, directory: Path, budget: Budget, progress: Progress
 ) -> tuple[Exploited, Curve]:
     """Let a response in a table learn in each seat of a game, and measure it.
 
@@ -54,6 +54,10 @@ def respond_in_table(
         InputError: the directory holds something else, or a name means nothing.
         SparringError: no games could be finished, or the directory cannot be written.
     """
+    if query.start != "run":
+        problem = "is for responses that are models, and this game lists its moves"
+        raise InputError("start", problem, "Leave it out, or use sparring exploit")
+    answered = find_answered(query, budget.seed)
     venue = answered.venue
     assert isinstance(venue, GameVenue), "programs have no tables"
     lock = lock_results(directory, QUESTION, "directory", "card in a table")

@@ -45,6 +45,13 @@ def exploited_table(result: Exploited) -> Table:
     return Table(heads, [(title_of(result), "", rows)], [*_notes_on_gains(result)])
 
 
+def budget_text(result: Exploited) -> str:
+    """Return in what the response learned: updates of a model, or positions of a table."""
+    if result.positions is not None:
+        return f"a table of {counted(result.positions, 'position')}"
+    return counted(result.updates or 0, "update")
+
+
 def title_of(result: Exploited) -> str:
     """Return who was answered, and where."""
     return f"{result.model}{f' as {result.role}' if result.role else ''} in {result.env_id}"
@@ -107,9 +114,9 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
         f"{none}Gains are estimates, with 95% intervals, of what this response gains; the expectation of "
         "their sum is a lower bound of what the best of all responses would gain."
     )
-    settled = f" of {result.max_updates}, then it settled" if result.settled else ""
+    settled = f" of {result.max_updates}, then it settled" if result.settled and result.max_updates else ""
     yield (
-        f"Budget of the best response: {counted(result.updates, 'update')}{settled}, "
+        f"Budget of the best response: {budget_text(result)}{settled}, "
         f"{counted(result.training_games, 'game')}, {result.minutes:.1f} minutes."
     )
     if not result.settled:

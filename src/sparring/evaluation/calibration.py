@@ -1,4 +1,4 @@
-"""How near trained best responses come to what can be gained, measured where that is known exactly.
+"""How near responses in tables come to what can be gained, measured where that is known exactly.
 
 The table of this package is ``calibration.json``; ``sparring card --calibrate`` makes it.
 """
@@ -44,9 +44,9 @@ class CalibrationCell(msgspec.Struct, frozen=True):
     Attributes:
         states: number of information states.
         unit: the difference between the largest and the smallest reward.
-        exact: NashConv.
+        exact: what best responses gain in all seats, with invalid moves as in the games.
         found: the sum of the gains, with its 95% interval.
-        updates: those of the best response, which may have ``settled``, on so many ``training_games``.
+        settled: whether the response had, which learned from so many ``training_games``.
         seconds: CPU seconds of training and measuring, in the process that ended them.
     """
 
@@ -58,7 +58,6 @@ class CalibrationCell(msgspec.Struct, frozen=True):
     policy: str
     exact: float
     found: tuple[float, float, float]
-    updates: int
     settled: bool
     training_games: int
     seconds: float
@@ -86,9 +85,8 @@ class CalibrationCell(msgspec.Struct, frozen=True):
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """The table. ``probe`` is the version of the constants with which the responses were trained."""
+    """The table."""
 
-    probe: str
     cells: list[CalibrationCell]
 
     def to_bytes(self) -> bytes:
