@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from playing_model import save_playing_model
@@ -60,7 +61,7 @@ def test_a_psro_of_three_finds_the_same_on_ray_as_in_one_process(played, model, 
     file = tmp_path / "game.toml"
     if played == "three seats":
         taught = save_playing_model(tmp_path / "model", THREE, players=3)
-        configuration(tmp_path, OF_THREE, taught)
+        configuration(tmp_path, OF_THREE.replace("0.003", "0.1"), taught)
     else:
         text = f"[program]\ntype = 'python'\npath = '{write_program(tmp_path)}:Three'\n"
         file.write_text(text)
@@ -77,4 +78,4 @@ def test_a_psro_of_three_finds_the_same_on_ray_as_in_one_process(played, model, 
             assert second.pop("nash_conv") == pytest.approx(first.pop("nash_conv"), abs=1e-3)
         assert first == second
     assert one["payoffs"] == other["payoffs"]
-    assert one["iterations"][1]["gain"][1] != 0
+    assert np.any(one["payoffs"]), "the members play differently"

@@ -262,6 +262,18 @@ def test_a_gain_is_that_over_independent_draws_in_every_seat(seats, is_constant)
         gain_over_mixture(table, "y", mixture)
 
 
+def test_without_a_constant_sum_a_mixture_that_did_not_meet_itself_is_answered_by_half_of_what_x_is_ahead():
+    games = [
+        (0, ("x", "a"), (-5.0, 3.0), 0),
+        (1, ("a", "x"), (-1.0, 1.0), None),
+        (2, ("x", "b"), (2.0, -2.0), None),
+        (3, ("b", "x"), (0.0, 0.0), None),
+    ]
+    gain = gain_over_mixture(table_of(games), "x", {"a": 0.5, "b": 0.5})
+    assert gain.mid == pytest.approx(0.5 * (-2 - 1) + 0.5 * (1 + 1))
+    assert gain.low < gain.mid < gain.high
+
+
 def test_payoffs_of_groups_are_means_over_all_orders_of_seats():
     table = PayoffTable()
     for number, seating in enumerate(sorted({*permutations("aab")})):

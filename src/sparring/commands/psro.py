@@ -37,7 +37,7 @@ from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.psro import PsroState, Response, find_equilibrium, member_name, read_state
 from sparring.evaluation.results import NashConvResult
-from sparring.evaluation.schedule import GameSchedule
+from sparring.evaluation.schedule import MAX_SEATS, GameSchedule
 from sparring.evaluation.tournament import TournamentResult
 from sparring.evaluation.venues import GameVenue, Venue
 from sparring.population.meta_strategies import PACKAGES
@@ -109,7 +109,7 @@ def check_psro(config: Config) -> Venue:
         raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
     if not isinstance(config.play, Games):
         program = program_venue(config, "the configuration", "program")
-        solver_of(config, program)
+        _check_seats(config, program, "program")
         return program
     if len(config.envs) > 1:
         raise InputError("envs", f"PSRO needs one game, but there are {len(config.envs)}", "Leave one")
@@ -127,8 +127,15 @@ def check_psro(config: Config) -> Venue:
         problem = "is 0, but a best response is complete when its evaluations find no better one"
         raise InputError("evaluation.every", problem, "Set it to 5")
     venue = GameVenue(env)
-    solver_of(config, venue)
+    _check_seats(config, venue, "envs.0.num_players")
     return venue
+
+
+def _check_seats(config: Config, venue: Venue, field: str) -> None:
+    if len(venue.seats) > MAX_SEATS:
+        problem = f"PSRO plays all orders of seats, and {venue.name} has {len(venue.seats)}"
+        raise InputError(field, problem, f"At most {MAX_SEATS} are possible")
+    solver_of(config, venue)
 
 
 def solver_of(config: Config, venue: Venue) -> MetaStrategy:

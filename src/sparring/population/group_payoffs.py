@@ -69,27 +69,28 @@ def gain_over_mixture(table: PayoffTable, uid: str, mixture: Mapping[str, float]
     In each seat, it is what the member earns more than the mixture does there. So its expectation is at most
     the mixture's NashConv. The 95% interval is that of the games, which are independent of the mixture. What
     all seats earn together has an error of at most the sum of their errors, and none if it is always the
-    same; then the mixture need not have met itself.
+    same. If the mixture did not meet itself, because a game for two is zero-sum, and an invalid move pays
+    otherwise, it is taken from the games of the member.
 
     Raises:
         ValueError: some of these members did not meet.
     """
     seats, drawn = table.seats, {one: weight for one, weight in mixture.items() if weight}
+    answered = [(others, chance, *table.beside(uid, others)) for others, chance in _drawn(drawn, seats - 1)]
     gain = variance = 0.0
-    for others, chance in _drawn(drawn, seats - 1):
-        mean, error, games = table.beside(uid, others)
+    for others, chance, mean, error, games in answered:
         if not games:
             raise ValueError(f"{uid} did not meet {others}")
         gain += seats * chance * mean
         variance += (seats * chance * error) ** 2
-    total = _constant_total(table)
-    if total is not None:
-        gain -= total
-    else:
-        for group, chance in _drawn(drawn, seats):
-            mean, error = _total(table, group)
-            gain -= chance * mean
-            variance += (chance * error) ** 2
+    groups = [*_drawn(drawn, seats)]
+    if seats == 2 and not all(table.beside(one, [one])[2] for one in drawn):
+        groups = [((uid, *others), chance) for others, chance, *_ in answered]
+    constant = _constant_total(table)
+    for group, chance in groups:
+        mean, error = (constant, 0.0) if constant is not None else _total(table, group)
+        gain -= chance * mean
+        variance += (chance * error) ** 2
     spread = NORMAL_95 * math.sqrt(variance)
     return Interval(gain - spread, gain, gain + spread)
 
