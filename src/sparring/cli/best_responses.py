@@ -61,7 +61,13 @@ Calls = Annotated[
 OF_GAMES = {
     **GAME_OPTIONS,
     **{"template": "--template", "num_players": "--players", "games_per_step": "--games-per-step"},
-    **{"MODEL_OR_RUN": "AGENT", "start": "--start", "program": "--program", "calls": "--calls", "collection.api_calls": "--calls"},
+    **{
+        "MODEL_OR_RUN": "AGENT",
+        "start": "--start",
+        "program": "--program",
+        "calls": "--calls",
+        "collection.api_calls": "--calls",
+    },
 }
 """How errors name the options."""
 

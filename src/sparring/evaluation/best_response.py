@@ -161,10 +161,17 @@ async def measure_gains(
             spec = PlaySpec(venue.name, num_seats, agents, deal)
             named.append((f"gain-{round_:05d}-{place}", spec))
 
+    places = {rollout_id: index for index, (rollout_id, _) in enumerate(named)}
+    ended = len(named)
+
     async def play_or_end(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+        nonlocal ended
+        if places[rollout_id] > ended:
+            return _ENDED
         try:
             return await play(rollout_id, spec)
         except ends:
+            ended = min(ended, places[rollout_id])
             return _ENDED
 
     played, won = dict[int, _Game | str](), dict[str, list[Won]]()
@@ -180,7 +187,6 @@ async def measure_gains(
         on_game(len(played), len(named))
 
     await play_games(play_or_end, named, record, concurrency)
-    ended = min((index for index, game in played.items() if game is _ENDED), default=len(named))
     played = {index: game for index, game in played.items() if index < ended - ended % (num_seats + 1)}
     own, best, failures = dict[int, _Game](), dict[int, _Game](), Counter[str]()
     for index, one in sorted(played.items()):
