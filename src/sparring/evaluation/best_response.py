@@ -206,8 +206,10 @@ async def measure_gains(
 def _games(
     venue: Venue, policy: Sequence[Agent], response: Sequence[Agent], games: int, seed: int
 ) -> list[tuple[str, PlaySpec]]:
-    """Return the games of all rounds with the ids of their rollouts: of each deal, one in which the policy has
-    every seat, and one for each seat of the response."""
+    """Return the games of all rounds, with the ids of their rollouts.
+
+    Of each deal there is one in which the policy has every seat, and one for each seat of the response.
+    """
     num_seats, named = len(venue.seats), list[tuple[str, PlaySpec]]()
     for round_ in range(-(-games // num_seats)):
         deal = derive_seed(seed, "match", round_)
