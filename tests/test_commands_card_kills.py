@@ -2,17 +2,19 @@
 
 import json
 import multiprocessing
-import time
 from pathlib import Path
 
 import pytest
 
+from job_commands import wait_until
 from paid_server import paid_server
 from sparring.engine.paid_answers import ANSWERS_FILE
 
 KILLS = 30
 CALLS = 2000
 AT_ONCE = 16
+LONGEST = 600.0
+"""Seconds."""
 pytestmark = pytest.mark.slow
 
 
@@ -21,6 +23,14 @@ def card(words):
     from sparring.cli.main import main
 
     raise SystemExit(main(words))
+
+
+def is_killed(process, server, wanted):
+    """Kill the process when so many calls have come; return whether it had not ended before."""
+    wait_until(lambda: not process.is_alive() or len(server.asked) >= wanted)
+    process.kill()
+    process.join()
+    return process.exitcode == -9
 
 
 def kept(directory):
@@ -51,12 +61,8 @@ def test_kills_lose_no_answer_that_was_paid_for(playing, tmp_path, monkeypatch):
             process = context.Process(target=card, args=(words,))
             process.start()
             before, wanted = len(server.asked), len(server.asked) + 9 + killed % 7
-            while process.is_alive() and (killed >= KILLS or len(server.asked) < wanted):
-                time.sleep(0.005)
-            if process.is_alive():
-                process.kill()
-                killed += 1
-            process.join()
+            killed += killed < KILLS and is_killed(process, server, wanted)
+            process.join(LONGEST)
             asked = [(json.dumps(one["messages"]), one["seed"]) for one in server.asked[before:]]
             repeated += [one for one in asked if one in earlier]
             earlier = kept(directory)

@@ -151,20 +151,18 @@ async def measure_gains(
         SparringError: no round could be finished.
     """
     num_seats = len(venue.seats)
-    named: list[tuple[str, PlaySpec]] = []
-    for round_ in range(-(-games // num_seats)):
-        deal = derive_seed(seed, "match", round_)
-        theirs = tuple(drawn(one, deal, seat) for seat, one in enumerate(policy))
-        mine = [drawn(one, deal, seat) for seat, one in enumerate(response)]
-        seatings = [theirs] + [(*theirs[:seat], mine[seat], *theirs[seat + 1 :]) for seat in range(num_seats)]
-        for place, agents in enumerate(seatings):
-            spec = PlaySpec(venue.name, num_seats, agents, deal)
-            named.append((f"gain-{round_:05d}-{place}", spec))
+    named = _games(venue, policy, response, games, seed)
+    places = {rollout_id: index for index, (rollout_id, _) in enumerate(named)}
+    ended = len(named)
 
     async def play_or_end(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+        nonlocal ended
+        if places[rollout_id] > ended:
+            return _ENDED
         try:
             return await play(rollout_id, spec)
         except ends:
+            ended = min(ended, places[rollout_id])
             return _ENDED
 
     played, won = dict[int, _Game | str](), dict[str, list[Won]]()
@@ -180,7 +178,6 @@ async def measure_gains(
         on_game(len(played), len(named))
 
     await play_games(play_or_end, named, record, concurrency)
-    ended = min((index for index, game in played.items() if game is _ENDED), default=len(named))
     played = {index: game for index, game in played.items() if index < ended - ended % (num_seats + 1)}
     own, best, failures = dict[int, _Game](), dict[int, _Game](), Counter[str]()
     for index, one in sorted(played.items()):
@@ -204,6 +201,25 @@ async def measure_gains(
         raise SparringError(f"{problem}: {why}")
     seats = [_with_invalid(one, seat, own, best, num_seats) for seat, one in enumerate(found.seats)]
     return replace(found, seats=seats), [one for name in venue.seats for one in won.get(name, [])]
+
+
+def _games(
+    venue: Venue, policy: Sequence[Agent], response: Sequence[Agent], games: int, seed: int
+) -> list[tuple[str, PlaySpec]]:
+    """Return the games of all rounds, with the ids of their rollouts.
+
+    Of each deal there is one in which the policy has every seat, and one for each seat of the response.
+    """
+    num_seats, named = len(venue.seats), list[tuple[str, PlaySpec]]()
+    for round_ in range(-(-games // num_seats)):
+        deal = derive_seed(seed, "match", round_)
+        theirs = tuple(drawn(one, deal, seat) for seat, one in enumerate(policy))
+        mine = [drawn(one, deal, seat) for seat, one in enumerate(response)]
+        seatings = [theirs] + [(*theirs[:seat], mine[seat], *theirs[seat + 1 :]) for seat in range(num_seats)]
+        for place, agents in enumerate(seatings):
+            spec = PlaySpec(venue.name, num_seats, agents, deal)
+            named.append((f"gain-{round_:05d}-{place}", spec))
+    return named
 
 
 def _with_invalid(
