@@ -186,7 +186,7 @@ def of_three(model, **changes):
 
 
 def test_three_players_meet_each_with_a_draw_of_its_own(model, tmp_path):
-    less = {"learning__steps": "2", "collection__games_per_step": "30", "learning__average_decay": "0"}
+    less = {"learning__steps": "2", "collection__games_per_step": "20", "learning__average_decay": "0"}
     run(of_three(model, **less), tmp_path / "run")
     met = Counter()
     for game in games(tmp_path / "run"):

@@ -15,7 +15,7 @@ from program_runs import adapter, logged, run, uids_of
 from sparring.cli.main import main
 from sparring.core import InputError
 
-STEPS = 4
+STEPS = 3
 MAINS = {"hider": "Hider", "seeker": "Seeker"}
 
 
@@ -28,7 +28,7 @@ def config(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(config, tmp_path_factory):
-    """A finished run, whose exploiters are frozen after updates 2 and 4, and what a kill would have left."""
+    """A finished run, whose exploiters are frozen after update 2, and what a kill would have left."""
     path = tmp_path_factory.mktemp("league")
     with pytest.MonkeyPatch.context() as patch:
         copy = functools.partial(shutil.copytree, dst=path / "killed")
@@ -69,19 +69,18 @@ def test_players_meet_whom_their_roles_say_in_the_roles_that_those_hold(league):
                 met[uid].add((uids[other], other))
     assert met["attacker"] == {("seeker", "Seeker")}, "it is not rated after so few games"
     assert not met["finder"] & {*MAINS.items()}
-    assert {("hider-ckpt-0", "Hider"), ("attacker-ckpt-2", "Hider")} < met["finder"]
-    roles = {uid.partition("-ckpt-")[0]: role for some in met.values() for uid, role in some}
-    assert {roles[name] for name in ("hider", "attacker")} == {"Hider"}
-    assert roles["seeker"] == "Seeker"
+    assert ("hider-ckpt-0", "Hider") in met["finder"]
+    roles = {(uid.partition("-ckpt-")[0], role) for some in met.values() for uid, role in some}
+    assert {("hider", "Hider"), ("seeker", "Seeker")} <= roles
+    assert not roles & {("hider", "Seeker"), ("seeker", "Hider"), ("attacker", "Seeker")}
 
 
-@pytest.mark.parametrize("step", [2, 4])
-def test_a_main_exploiter_that_was_frozen_starts_again_with_an_empty_optimizer(league, step):
+def test_a_main_exploiter_that_was_frozen_starts_again_with_an_empty_optimizer(league):
     start = adapter(league, 0, "attacker")
-    assert same(adapter(league, step, "attacker"), start)
-    assert not any(name.startswith("optimizer") for name in learner_of(league, step, "attacker"))
-    assert not same(copy_of(league, f"attacker-ckpt-{step}"), start), "the copy is what it had become"
-    assert not same(adapter(league, step, "hider"), adapter(league, 0, "hider"))
+    assert same(adapter(league, 2, "attacker"), start)
+    assert not any(name.startswith("optimizer") for name in learner_of(league, 2, "attacker"))
+    assert not same(copy_of(league, "attacker-ckpt-2"), start), "the copy is what it had become"
+    assert not same(adapter(league, 2, "hider"), adapter(league, 0, "hider"))
 
 
 def test_metrics_count_the_groups_of_every_player(league):

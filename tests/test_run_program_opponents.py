@@ -123,6 +123,7 @@ def test_the_base_model_or_a_frozen_adapter_can_be_the_only_opponent(model, fini
     assert set(frozen) == {opponent}
 
 
+@pytest.mark.slow  # test_population_payoff_games has the mixtures
 def test_the_mixture_of_each_role_is_known_from_games_between_the_copies_of_both(model, tmp_path):
     mode = {"population__sample_mode": "meta-nash", "population__payoff_games": "2"}
     changes = OPPONENTS | mode | {"population__add_every": "2", "population__fixed_opponents": "['base']"}

@@ -24,7 +24,7 @@ class PlayerSettings(Settings):
     a `league_exploiter` for weaknesses of all frozen copies."""
     share: float = Field(default=1.0, ge=1e-9, le=1e9)
     """Its share of the training games, relative to the other players'."""
-    seats: list[int | Name] = Field(default=[], max_length=1000)
+    seats: list[Annotated[int, Field(ge=0, le=999)] | Name] = Field(default=[], max_length=1000)
     """The seats that it holds: a game's by their numbers, `[0]`, a program's roles by their names,
     `["Solver"]`. By default those whose policy has its name; all, if none has."""
 
