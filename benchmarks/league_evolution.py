@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--games", type=int, default=256, help="games of an update")
-    parser.add_argument("--every", type=int, default=6, help="updates between two comparisons")
+    parser.add_argument("--every", type=int, default=7, help="updates between two comparisons")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     options = parser.parse_args()
     pin_one_thread()
