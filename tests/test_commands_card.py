@@ -5,17 +5,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from paid_server import paid_server
 from sparring.cli.main import main
 from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
 from sparring.commands.card import calibrated_as
-from sparring.commands.exploit import PROBE, Budget
+from sparring.commands.exploit import Budget
+from sparring.commands.measuring import Measuring
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
 from sparring.evaluation import calibration
 from sparring.evaluation.best_response import Exploited, SeatGain
 from sparring.evaluation.calibration import Calibration, CalibrationCell, kind_of, shipped, summary_of
+from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import nash_conv_of_table, states_of
 
 KUHN = "kuhn_poker"
@@ -38,13 +41,13 @@ regulariser = "none"
 
 @pytest.fixture
 def card(playing, tmp_path, monkeypatch):
-    """Write a card with a small budget, whose response begins with a tiny model; return the exit status."""
+    """Write a card with a small budget; return the exit status."""
     monkeypatch.chdir(tmp_path)
 
-    def write(agent, *options, updates=1, games=8):
-        words = ["--updates", updates, "--games", games, "--out", "card", *options]
+    def write(agent, *options, updates=1, games=8, games_per_step=4, out="card"):
+        words = ["--updates", updates, "--games", games, "--out", out, *options]
         if "--program" not in options:
-            words += ["--env", KUHN, "--games-per-step", "4", "--start", playing]
+            words += ["--env", KUHN, "--games-per-step", games_per_step]
         return main(["card", agent, *map(str, words)])
 
     return write
@@ -98,7 +101,7 @@ def test_a_page_has_the_games_in_which_the_response_earned_most(card):
 
 def cell(exact, found, game=KUHN, **others):
     fields = {"perfect_information": False, "states": 12, "players": 2, "unit": 4.0, "policy": "p"}
-    budget = {"updates": 40, "settled": True, "training_games": 1, "seconds": 1.0}
+    budget = {"settled": True, "training_games": 40_960, "seconds": 1.0}
     spread = 0.05
     interval = (found - spread, found, found + spread)
     return CalibrationCell(game=game, exact=exact, found=interval, **(fields | budget | others))
@@ -111,28 +114,30 @@ def test_a_table_is_summed_up_by_ranks_recovery_and_what_cannot_be():
     assert found.median_recovery == pytest.approx((0.9 + 0.95) / 2), "an exact gain of 0 has no share"
     assert (found.cells, found.games, found.above) == (5, 1, 1)
     assert summary_of(cells[:2]).rank_correlation is None
-    assert msgspec.json.decode(Calibration(PROBE, cells).to_bytes(), type=Calibration).cells == cells
+    assert msgspec.json.decode(Calibration(cells).to_bytes(), type=Calibration).cells == cells
 
 
 @pytest.mark.parametrize(
-    ("cells", "probe", "said"),
+    ("cells", "positions", "said"),
     [
-        ([], PROBE, "the table of this package is empty"),
-        ([cell(1.0, 0.9, players=3)], PROBE, "no game of the table has imperfect information, 2 players"),
-        ([cell(1.0, 0.9)], "another", "version another of the probe"),
-        ([cell(1.0, 0.9)], PROBE, "had 40 updates or more"),
-        ([cell(1.0, 0.9, updates=2)], PROBE, ""),
+        ([], 12, "the table of this package is empty"),
+        ([cell(1.0, 0.9, players=3)], 12, "no game of the table has imperfect information, 2 players"),
+        ([cell(1.0, 0.9)], None, "this one is a model"),
+        ([cell(1.0, 0.9)], 12, "had 40,960 games or more"),
+        ([cell(1.0, 0.9, training_games=500)], 12, ""),
     ],
 )
-def test_a_card_says_how_far_its_probe_is_calibrated_on_games_of_its_kind(cells, probe, said, monkeypatch):
+def test_a_card_says_how_far_its_response_is_calibrated_on_games_of_its_kind(
+    cells, positions, said, monkeypatch
+):
     from sparring.commands import card as made
 
-    monkeypatch.setattr(made, "shipped", lambda: Calibration(probe, cells))
+    monkeypatch.setattr(made, "shipped", lambda: Calibration(cells))
     none = Interval(0.0, 0.0, 0.0)
     exploited = Exploited(
         **{"seats": [SeatGain("0", 1, none, none, none)], "total": none, "rounds": 1, "failures": {}},
-        **{"planned_rounds": 1, "env_id": KUHN, "model": "m", "updates": 5, "max_updates": 5},
-        **{"settled": False, "training_games": 1, "minutes": 0.1, "exact": None},
+        **{"planned_rounds": 1, "env_id": KUHN, "model": "m", "positions": positions},
+        **{"settled": False, "training_games": 1000, "minutes": 0.1, "exact": None},
     )
     found = calibrated_as(exploited, of_game=True)
     assert said in found.problem
@@ -164,30 +169,51 @@ def test_policies_of_the_table_reach_from_random_to_near_an_equilibrium():
     assert distances[-1] < 0.05
 
 
-@pytest.mark.slow
-def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(playing, tmp_path):
-    from sparring.commands.best_response import train_to_the_end
-    from sparring.evaluation.match import Progress
-
+def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(tmp_path):
     class Saying(Progress):
-        def __init__(self):
-            self.lines = []
+        def __init__(self, most):
+            self.lines, self.most = [], most
 
         def say(self, line):
             self.lines += [line] if "cell" in line else []
+            if len(self.lines) == self.most:
+                raise KeyboardInterrupt
 
-    trained = []
+    budget, games, policies = Budget(1, 40, 40), (KUHN,), ("uniform", "cfr-4", "cfr-256")
 
-    def train(config, directory):
-        trained.append(directory)
-        return len(trained) != 4 and train_to_the_end(config, directory)
+    def made(directory, progress):
+        return make_table(tmp_path / directory, budget, None, progress, games, policies)
 
-    budget, games = Budget(1, 4, 8), (KUHN,)
-    with pytest.raises(Exception, match="it was not measured"):
-        make_table(tmp_path / "table", budget, str(playing), train, Saying(), games)
-    progress = Saying()
-    table = make_table(tmp_path / "table", budget, str(playing), train, progress, games)
-    assert progress.lines[0] == "kuhn_poker, cfr-1: cell 4 of 8"
-    found = msgspec.json.decode(table.read_bytes(), type=Calibration)
-    assert (len(found.cells), found.probe) == (8, PROBE)
-    assert found.cells[0].exact == pytest.approx(nash_conv_of_table(KUHN))
+    with pytest.raises(KeyboardInterrupt):
+        made("table", Saying(2))
+    progress = Saying(9)
+    found = msgspec.json.decode(made("table", progress).read_bytes(), type=Calibration).cells
+    assert progress.lines == ["kuhn_poker, cfr-4: cell 2 of 3", "kuhn_poker, cfr-256: cell 3 of 3"]
+    assert found[0].exact == pytest.approx(nash_conv_of_table(KUHN))
+    whole = msgspec.json.decode(made("whole", Progress()).read_bytes(), type=Calibration).cells
+    assert [replace(one, seconds=0) for one in found] == [replace(one, seconds=0) for one in whole]
+
+
+def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monkeypatch):
+    budget = {"games_per_step": 1200, "games": 40}
+    assert card("random", **budget, out="whole") == 0
+
+    async def stop(*asked, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Measuring, "gains", stop)  # killed after it has learned, before it looks
+        with pytest.raises(KeyboardInterrupt):
+            card("random", **budget)
+    assert card("random", **budget) == 0
+    whole, found = (json.loads(Path(one, "card.json").read_text()) for one in ("whole", "card"))
+    assert {**found, "minutes": 0} == {**whole, "minutes": 0}
+    assert found["curve"][-1][0] == found["training_games"] == 1200
+
+
+def test_a_card_of_another_agent_does_not_go_on_with_the_responses_to_the_first(card, capsys):
+    assert card("random") == 0
+    assert card("optimal") == 2
+    assert "responses to another agent, game or seed" in capsys.readouterr().err
+    assert card("random", "--start", "base", out="other") == 2
+    assert "--start: is for responses that are models" in capsys.readouterr().err

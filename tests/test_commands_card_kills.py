@@ -41,13 +41,12 @@ def kept(directory):
     return {(json.dumps(one["prompt"]), one["seed"] % 2**31) for one in found if "text" in one}
 
 
-def test_kills_lose_no_answer_that_was_paid_for(playing, tmp_path, monkeypatch):
+def test_kills_lose_no_answer_that_was_paid_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sparring.cli.main", "sparring.commands.card", "torch", "transformers"])
+    context.set_forkserver_preload(["sparring.cli.main", "sparring.commands.card"])
     options = {
         "--env": "kuhn_poker",
-        "--start": str(playing),
         "--out": "card",
         "--updates": "6",
         "--games-per-step": "16",

@@ -105,10 +105,11 @@ class Measuring:
         names = [one if one in self.trained else TRAINED for one in self.policy.policies]
         return self.venue.agents(names, CallSettings(max_tokens=self.inference.max_tokens))
 
-    async def gains(self, games: int, play: Play, *, seed: int | None = None) -> tuple[Gains, list[Won]]:
+    async def gains(self, games: int, play: Play, *, look: bool = False) -> tuple[Gains, list[Won]]:
         """Return what the response gains, and the games in which it earned most.
 
-        ``play`` plays them with a client of :meth:`client`.
+        ``play`` plays them with a client of :meth:`client`. When the calls are used up, the rounds that were
+        played count; in a ``look`` while the response learns, which has other games, CallsSpent is raised.
         """
         doing = f"{self.venue.name}: the best response and the policy, against the policy"
         with self.progress.doing(doing, "games", games) as count:
@@ -118,10 +119,10 @@ class Measuring:
                 self.agents,
                 self._response,
                 games,
-                derive_seed(self.seed, "exploit") if seed is None else seed,
+                derive_seed(self.seed, "look" if look else "exploit"),
                 count,
                 concurrency=CALLS_AT_ONCE if self.addresses else CONCURRENCY,
-                ends=CallsSpent if self.addresses else (),
+                ends=() if look or not self.addresses else CallsSpent,
             )
 
     @property

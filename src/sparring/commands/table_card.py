@@ -161,8 +161,8 @@ class _Learning:
             for response in responses.seats:
                 response.save(self._file(response))
             if look < LOOKS and (is_new or len(learned.curve) < look):
-                seed, least = derive_seed(self.budget.seed, "look"), max(2, self.budget.games // LOOKS)
-                found, _ = await self.measuring.gains(least, play, seed=seed)
+                games = max(2, self.budget.games // LOOKS)
+                found, _ = await self.measuring.gains(games, play, look=True)
                 learned.curve.append((responses.games, found.total))
         learned.seconds += perf_counter() - started
         write_file(self.directory / LEARNED, msgspec.json.encode(learned))

@@ -120,7 +120,7 @@ class PaidFile:
 class PaidAnswers(InferenceClient):
     """A model of this name behind an API, which the ``client`` asks, and whose answers are kept.
 
-    A call with the seed of an earlier one gets its answer. Otherwise, for training, a prompt is asked
+    A call with the seed of an earlier one gets its answer, also if that is still to come. Otherwise, for training, a prompt is asked
     ``ENOUGH`` times; then its answers are drawn from those that came first. Where ``measured``, each call is
     new. ``max_tokens`` limits an answer if a call does not.
 
@@ -138,6 +138,7 @@ class PaidAnswers(InferenceClient):
         self.measured = measured
         self._slots = CallSlots(CALLS_AT_ONCE)
         self._pending = Counter[str]()
+        self._asked = set[tuple[str, int | None]]()
         self._arrived: dict[str, asyncio.Event] = {}
 
     async def complete(
@@ -160,6 +161,7 @@ class PaidAnswers(InferenceClient):
         if (known := await self._known(key, seed)) is not None:
             return known.response()
         self._pending[key] += 1
+        self._asked.add((key, seed))
         try:
             async with slot_of(self._slots):
                 call = self.file.begin()
@@ -170,6 +172,7 @@ class PaidAnswers(InferenceClient):
                 return await self._to_its_end(asyncio.create_task(self._kept(asked, keep)))
         finally:
             self._pending[key] -= 1
+            self._asked.discard((key, seed))
             if (event := self._arrived.pop(key, None)) is not None:
                 event.set()
 
@@ -195,6 +198,9 @@ class PaidAnswers(InferenceClient):
         while True:
             if seed is not None and (same := self.file.by_seed.get((key, seed, self.measured))):
                 return same
+            if seed is not None and (key, seed) in self._asked:
+                await self._arrived.setdefault(key, asyncio.Event()).wait()
+                continue
             kept = self.file.kept[key, False]
             if self.measured or len(kept) + self._pending[key] < ENOUGH:
                 return None
