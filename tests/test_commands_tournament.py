@@ -218,9 +218,11 @@ def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
         assert member["games"] == len(rewards) == 36
         assert member["bradley_terry"] is member["nash"] is member["alpharank"] is None
     assert "Bradley-Terry, Nash averaging, α-rank, dominated members and cycles are left out" in said
+    assert "Mean reward in seat 0 1 2 1 " in said
     html = (out / "tournament.html").read_text()
     assert Page(html).open == []
     assert "every group in every order of seats" in html
+    assert "<h2>By seat</h2>" in html
     assert "Who beats whom" not in html
     header = (out / "payoffs.csv").read_text().splitlines()[0]
     assert header.startswith("seat,member,player_0,player_1,player_2,")

@@ -78,8 +78,8 @@ def test_the_command_continues_a_tournament_of_programs(trained, tmp_path, capsy
     assert main([*words, "8"]) == 0
     assert (tmp_path / "out" / "games.jsonl").read_bytes().startswith(before)
     assert len(lines_of(tmp_path / "out")) == 8
-    assert "hiding" in capsys.readouterr().out
-    assert (tmp_path / "out" / "tournament.html").exists()
+    assert "Mean reward as Hider Seeker 1 " in " ".join(capsys.readouterr().out.split())
+    assert "<h2>By role</h2>" in (tmp_path / "out" / "tournament.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from sparring.config.programs import ProposerSolverSettings
 from sparring.core import (
+    AgentSpec,
     Artifact,
     EpisodeRequest,
     Messages,
     MockInferenceClient,
     ModelResponse,
+    PlaySpec,
     Rollout,
 )
+from sparring.evaluation.match import play_of_program
 from sparring.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
 from sparring.programs.questions import Arithmetic, OpenQuestions, Question
 
@@ -270,6 +273,14 @@ async def test_a_valid_proposal_is_a_match_between_proposer_and_solver() -> None
     arena = small_arena(Players(["60 + 3", "nonsense"], right_in_the_first(3)))
     assert arena.outcomes(await propose(arena)) == [{"Proposer": 0.25, "Solver": 0.75}]
     assert arena.outcomes(await propose(arena)) == []
+
+
+async def test_seats_of_a_proposal_earn_their_rewards_and_solvers_of_none_earn_nothing() -> None:
+    arena = small_arena(Players(["60 + 3", "nonsense"], right_in_the_first(3)))
+    play = play_of_program(arena, arena.get_batch(), ("Proposer", "Solver"))
+    agents = (AgentSpec("model", "a"), AgentSpec("model", "b"))
+    games = [await play(f"game-{number}", PlaySpec("", 2, agents, 0)) for number in range(2)]
+    assert [one.rewards for one in games] == [[0.5, 0.75], [-1.0, 0.0]]
 
 
 # Arithmetic

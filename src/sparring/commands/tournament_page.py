@@ -174,9 +174,8 @@ def _by_seat(rankings: Rankings) -> Table:
         [f"{number} {one.uid}", *map(score_text, one.by_seat)]
         for number, one in enumerate(rankings.members, start=1)
     ]
-    return Table(
-        (f"Mean reward in{'' if _have_roles(rankings) else ' seat'}", *rankings.seats), [("", "", rows)]
-    )
+    head = "Mean reward as" if _have_roles(rankings) else "Mean reward in seat"
+    return Table((head, *rankings.seats), [("", "", rows)])
 
 
 def _dominated(rankings: Rankings) -> Iterator[str]:
