@@ -70,6 +70,9 @@ def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_not
         whole = written()
         assert len(server.asked) == whole["calls"] < 500
         assert whole["rounds"] == 30
+    page = Path("card/card.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert 1 <= page.count('<details class="game"') <= 6
     asked = [(json.dumps(one["messages"]), one["seed"]) for one in server.asked]
     assert len({*asked}) == len(asked), "nothing is paid for twice"
 
@@ -86,17 +89,6 @@ def test_a_card_of_a_judge_says_what_a_debater_gains_that_learned_against_it(car
     assert "the program has no role Nobody. It has: Aff, Neg" in capsys.readouterr().err
     assert card("a@http://127.0.0.1:1/v1", "--program", "debate.toml", "--role", "judge") == 2
     assert "scores no verdicts" in capsys.readouterr().err
-
-
-def test_a_page_has_the_games_in_which_the_response_earned_most(card):
-    assert card("random") == 0
-    page, found = Path("card/card.html").read_text(), written()
-    assert "Content-Security-Policy" in page
-    assert "Exploitability card of random in kuhn_poker" in page
-    assert 1 <= page.count('<details class="game"') <= 6
-    assert found["curve"][0][0] == 0
-    assert found["exact"]["nash_conv"] == pytest.approx(nash_conv_of_table(KUHN))
-    assert (found["model"], found["training_games"]) == ("random", 4)
 
 
 def cell(exact, found, game=KUHN, **others):

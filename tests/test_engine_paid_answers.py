@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_text import CHAT_CONTROL_TOKENS, HTML, TERMINAL
@@ -47,6 +47,14 @@ def test_the_same_call_is_paid_for_once_whatever_process_makes_it(tmp_path):
     assert api.calls == calls == 5
     ask(api, path, range(5), OTHER)
     assert api.calls == 10
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_calls_with_one_seed_that_are_made_at_once_are_paid_for_once(measured, tmp_path):
+    path, api = tmp_path / "answers.jsonl", Api()
+    found, calls = ask(api, path, [*range(5)] * 4, measured=measured)
+    assert found == found[:5] * 4
+    assert api.calls == calls == 5
 
 
 def test_training_asks_a_prompt_so_often_and_then_draws_from_what_was_answered(tmp_path):
@@ -105,6 +113,7 @@ def test_a_call_that_fails_is_counted_and_others_ask_in_its_stead(tmp_path):
     assert calls == ENOUGH + 1
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 400), st.binary(max_size=30))
 def test_a_damaged_end_of_the_file_costs_its_last_line_alone(tmp_path_factory, cut, junk):
     path = tmp_path_factory.mktemp("damaged") / "answers.jsonl"

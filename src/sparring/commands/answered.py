@@ -16,13 +16,12 @@ from sparring.core.env_id import absolute_id
 from sparring.engine.api_models import with_address
 from sparring.envs.policy_lines import is_policy_file
 from sparring.evaluation.venues import GameVenue, Venue
+from sparring.programs.judge import JUDGE
 from sparring.run.checks import checked_seats
 
 AGENT = "agent"
 """Name in ``[frozen]`` of who holds a role of a program."""
 FIELD = "MODEL_OR_RUN"
-JUDGE = "judge"
-"""The role of who judges debates, which is none of the program's roles."""
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,9 @@ class PaidFile:
 class PaidAnswers(InferenceClient):
     """A model of this name behind an API, which the ``client`` asks, and whose answers are kept.
 
-    A call with the seed of an earlier one gets its answer, also if that is still to come. Otherwise, for training, a prompt is asked
-    ``ENOUGH`` times; then its answers are drawn from those that came first. Where ``measured``, each call is
-    new. ``max_tokens`` limits an answer if a call does not.
+    A call with the seed of an earlier one gets its answer, also if that has yet to come. Otherwise, for
+    training, a prompt is asked ``ENOUGH`` times; then its answers are drawn from those that came first. Where
+    ``measured``, each call is new. ``max_tokens`` limits an answer if a call does not.
 
     Waiting for answers to the same prompt ends when they come or fail. A call that is cancelled is paid for,
     so it ends when its answer is kept, or after ``LAST_SECONDS``.
@@ -138,7 +138,7 @@ class PaidAnswers(InferenceClient):
         self.measured = measured
         self._slots = CallSlots(CALLS_AT_ONCE)
         self._pending = Counter[str]()
-        self._asked = set[tuple[str, int | None]]()
+        self._asked: set[tuple[str, int | None]] = set()
         self._arrived: dict[str, asyncio.Event] = {}
 
     async def complete(
@@ -198,14 +198,12 @@ class PaidAnswers(InferenceClient):
         while True:
             if seed is not None and (same := self.file.by_seed.get((key, seed, self.measured))):
                 return same
-            if seed is not None and (key, seed) in self._asked:
-                await self._arrived.setdefault(key, asyncio.Event()).wait()
-                continue
             kept = self.file.kept[key, False]
-            if self.measured or len(kept) + self._pending[key] < ENOUGH:
-                return None
-            if len(kept) >= ENOUGH:
-                return kept[derive_seed(seed or 0, "paid answer", key) % ENOUGH]
+            if seed is None or (key, seed) not in self._asked:
+                if self.measured or len(kept) + self._pending[key] < ENOUGH:
+                    return None
+                if len(kept) >= ENOUGH:
+                    return kept[derive_seed(seed or 0, "paid answer", key) % ENOUGH]
             await self._arrived.setdefault(key, asyncio.Event()).wait()
 
 
