@@ -489,7 +489,7 @@ async def test_a_child_takes_the_place_of_a_policy_once(tmp_path):
     await one.update(1, records(1), {"at": 1})
     before = Path(one.saved().adapters["seeker"])
     parent = load_file(Path((await one.results())["hider"]) / ADAPTER_FILE)
-    saved = await one.start_again(1, [], [CHILD])
+    saved = await one.start_again(1, [], children=[CHILD])
     place = Path(saved.adapters["seeker"])
     assert place != before, "an engine that knows the files of this version must not keep their weights"
     assert (saved.versions["seeker"], saved.ages) == (1, {"hider": 1, "seeker": 0})
@@ -498,7 +498,7 @@ async def test_a_child_takes_the_place_of_a_policy_once(tmp_path):
     assert (await one.results())["seeker"] == str(place), "its average begins with it"
     again = learner(tmp_path, may_start_again=["seeker"])
     assert again.saved().adapters == saved.adapters
-    assert await again.start_again(1, [], [CHILD]) == again.saved()
+    assert await again.start_again(1, [], children=[CHILD]) == again.saved()
     assert (await again.update(2, records(2), {})).adapters["seeker"].endswith("seeker/000002")
 
 
