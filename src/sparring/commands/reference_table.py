@@ -1,4 +1,4 @@
-"""Make the reference pools that ship: ``python -m sparring.commands.reference_table``, a quarter of an hour.
+"""Make the reference pools that ship, in ten minutes: ``python -m sparring.commands.reference_table``.
 
 What members earn is computed exactly where OpenSpiel lists a game's positions; elsewhere they play.
 """
@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
-from sparring.commands.reference_adapters import RUN, own_hashes, pool_members
+from sparring.commands.reference_adapters import RUN, own_hashes, pool_members, train_reference
 from sparring.commands.tournament import tournament
 from sparring.core import InputError
 from sparring.core.files import write_file
@@ -36,7 +37,7 @@ GAMES = (
     "ConnectFour-v0-train",
 )
 ADAPTERS = {"liars_dice": (2, 6)}
-"""The updates after which the adapters of a game's run are members. They are trained before."""
+"""The updates after which the adapters of a game's run are members."""
 PLAYED = 2000
 """Games of a pair whose payoff is not computed."""
 _DIGITS = 6
@@ -88,5 +89,7 @@ def _played(env_id: str, members: Sequence[str]) -> tuple[NDArray[np.float64], N
 
 
 if __name__ == "__main__":
+    for game in ADAPTERS:
+        train_reference(game, Console())
     made = msgspec.json.encode([make_pool(env_id) for env_id in GAMES])
     write_file(Path(str(files("sparring.evaluation").joinpath(FILE))), made + b"\n")

@@ -113,11 +113,12 @@ class Tournament:
         return TournamentResult(table, rankings, dict(failures))
 
     def _anchored(self, pool: ReferencePool, rankings: Rankings, files: TournamentFiles) -> Rankings:
-        """Return the rankings with the rating of each member by its games against the pool."""
+        """Return the rankings with the rating of each member by its games against the pool: the first ones,
+        because where a budget goes depends on further members."""
         played = [
             (game, one.rewards)
             for number, one in sorted(files.played.items())
-            if (game := self.schedule.numbered(number)) is not None
+            if (game := self.schedule.numbered(number)) is not None and game.index < self.schedule.games
         ]
         members = [replace(one, anchored=pool.rate(one.uid, played)) for one in rankings.members]
         return replace(rankings, members=members, reference_pool=pool.version)
