@@ -114,6 +114,11 @@ class TableResponse:
     table: Table = field(default_factory=Table)
     explores: bool = False
 
+    @property
+    def ended(self) -> int:
+        """The games that ended, those included that could not be finished."""
+        return self.table.games + self.table.failed
+
     def move(self, spec: PlaySpec, view: str, moves: Sequence[str], turn: int) -> str | None:
         """Return the move of a game's turn; ``None`` leaves it to the policy."""
         positions, key = self.table.positions, key_of(view)
@@ -144,7 +149,7 @@ class TableResponse:
     ) -> Counter[str]:
         """Learn from another round, of at most so many games; return why games could not be finished."""
         failures, table = Counter[str](), self.table
-        begun, played = table.games + table.failed, dict[int, SeatedGame | str]()
+        begun, played = self.ended, dict[int, SeatedGame | str]()
         named = [self._game(number, name, policy) for number in range(begun, begun + games)]
 
         def record(place: int, game: SeatedGame | str) -> None:
@@ -225,7 +230,7 @@ class TableResponses:
     @property
     def ended(self) -> int:
         """The games that ended, those included that could not be finished."""
-        return self.games + sum(one.table.failed for one in self.seats)
+        return sum(one.ended for one in self.seats)
 
     @property
     def positions(self) -> int:
@@ -264,9 +269,8 @@ class TableResponses:
             ended += 1
             on_game(ended, total)
 
-        while any(waiting := [games - one.table.games - one.table.failed for one in self.seats]):
-            for response, left in zip(self.seats, waiting, strict=True):
-                if left > 0:
-                    size = min(left, self.round)
-                    failures += await response.play_round(play, name, policy, size, count)
+        while behind := [one for one in self.seats if one.ended < games]:
+            for response in behind:
+                size = min(games - response.ended, self.round)
+                failures += await response.play_round(play, name, policy, size, count)
         return failures
