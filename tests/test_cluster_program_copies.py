@@ -123,6 +123,13 @@ class Versions:
         self.there = [path for path in self.there if path in newest or path in paths_in_use]
 
 
+class Copies(PlaySource):
+    """Copies of policies, without a game."""
+
+    async def rewards(self, player, league):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     "population",
     [
@@ -142,7 +149,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     serving = ClusterServing(client, {"default": "average"}, learners, tmp_path / "run")
     policies = ["default"]
     handle = LocalHandle(service)
-    opponents = PlaySource(
+    opponents = Copies(
         config, directory, RunMetrics(None), serving, handle, policies, policies, client, 1, learners
     )
     await opponents.add_members()
