@@ -66,7 +66,7 @@ def measured(run: RunDirectory, way: str) -> dict[str, list[float]]:
 def tokens(run: RunDirectory) -> float:
     """Return the tokens that were learned."""
     lines = read_metrics(run.metrics_file)
-    return sum(line["time/trained_tokens_per_second"] * line["time/learn_seconds"] for line in lines)
+    return float(sum(line["time/trained_tokens_per_second"] * line["time/learn_seconds"] for line in lines))
 
 
 def main() -> None:
