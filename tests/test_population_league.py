@@ -15,7 +15,7 @@ FINDER = {"finder": {"role": "league_exploiter"}}
 DRAWS = 4000
 
 
-def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), **rule):
+def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), turn=1, **rule):
     """A league with these players and, by policy and update, copies that are not rated."""
     pool = ModelPool("pfsp", max_active_lora=8)
     together = dict(one for player in players for one in player.items())
@@ -25,7 +25,8 @@ def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), **rule):
         pool.add_checkpoint(None, update, policy)
     for name in fixed:
         pool.add_fixed(name)
-    return League(LeagueSettings.model_validate({"players": together, **rule}), pool, 3, add_every, seats)
+    settings = LeagueSettings.model_validate({"players": together, **rule})
+    return League(settings, pool, 3, add_every, seats, turn)
 
 
 def rate(league, player, uid, wins, losses):
@@ -39,7 +40,7 @@ def rate(league, player, uid, wins, losses):
 def drawn(league, of_what, player="default"):
     """How often something was drawn in games in which ``player`` learns."""
     rng = random.Random(5)
-    games = [one for one in (league.draw(rng) for _ in range(DRAWS)) if one.player == player]
+    games = [one for one in (league.draw(rng, number) for number in range(DRAWS)) if one.player == player]
     return Counter(of_what(one) for one in games)
 
 
@@ -113,7 +114,7 @@ def test_players_learn_by_their_shares_in_both_seats_alike():
     heavy = {"default": {"role": "main", "share": 2.0}}
     one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)])
     rng = random.Random(0)
-    games = [one.draw(rng) for _ in range(DRAWS)]
+    games = [one.draw(rng, number) for number in range(DRAWS)]
     assert_in_shares(
         Counter(game.player for game in games), {"default": 0.5, "attacker": 0.25, "finder": 0.25}
     )
@@ -126,7 +127,8 @@ def test_players_of_one_seat_meet_those_of_the_other():
     attacker = {"attacker": {"role": "main_exploiter", "seats": [1]}}
     one = league(first, second, attacker, copies=[("first", 0), ("second", 0), ("attacker", 3)])
     rng = random.Random(0)
-    met = {(game.player, game.seat, game.opponent) for game in (one.draw(rng) for _ in range(DRAWS))}
+    games = [one.draw(rng, number) for number in range(DRAWS)]
+    met = {(game.player, game.seat, game.opponent) for game in games}
     assert met == {
         ("first", 0, "second"),
         ("first", 0, "second-ckpt-0"),
@@ -158,10 +160,10 @@ def test_a_player_of_some_seats_is_in_those_alone_and_in_no_game_without_them():
     seats = ("Aff", "Neg", "Judge")
     one = league(first, second, copies=[("first", 0), ("second", 0)], seats=seats)
     rng = random.Random(0)
-    games = [one.draw(rng) for _ in range(DRAWS)]
+    games = [one.draw(rng, number) for number in range(DRAWS)]
     held = {(uid.partition("-ckpt-")[0], seat) for game in games for seat, uid in game.uids.items()}
     assert held == {("first", "Aff"), ("first", "Neg"), ("second", "Judge")}
-    assert {one.draw(rng, seats[:2]).player for _ in range(100)} == {"first"}
+    assert {one.draw(rng, number, seats[:2]).player for number in range(100)} == {"first"}
     assert one.targets("second") == ["first-ckpt-0"]
     assert one.targets("first") == ["first-ckpt-0"]
 
@@ -305,3 +307,27 @@ def test_figures_count_games_and_name_the_win_rates_that_are_known():
     assert figures.keys() == {"default/games/self_play", *known}
     assert figures["default/win_rate/attacker"] > 0.9
     assert sum(figures[name] for name in known) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_players_take_turns_by_their_shares_with_few_in_an_update(at_once):
+    heavy = {"default": {"role": "main", "share": 2.0}}
+    one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)], at_once=at_once, turn=50)
+    rng = random.Random(0)
+    updates = [
+        Counter(one.draw(rng, number).player for number in range(update * 50, (update + 1) * 50))
+        for update in range(80)
+    ]
+    assert max(len(players) for players in updates) == at_once
+    learned = sum(updates, Counter())
+    for player, share in {"default": 0.5, "attacker": 0.25, "finder": 0.25}.items():
+        assert learned[player] / learned.total() == pytest.approx(share, abs=0.05)
+
+
+def test_somebody_learns_in_a_game_whose_players_do_not_have_their_turn():
+    first = {"first": {"role": "main", "seats": [0, 1]}}
+    third = {"third": {"role": "main", "seats": [2]}}
+    one = league(first, third, copies=[("first", 0), ("third", 0)], seats=(0, 1, 2), at_once=1)
+    rng = random.Random(0)
+    assert {one.draw(rng, number, (0, 1)).player for number in range(10)} == {"first"}
+    assert {one.draw(rng, number).player for number in range(10)} == {"first", "third"}

@@ -52,6 +52,9 @@ class LeagueSettings(Settings):
     players: dict[PolicyName, PlayerSettings] = Field(default={}, max_length=1000)
     """The players, by name. In evaluations, the policies of `envs` hold the seats (`default` if none is
     given); they must be main players."""
+    at_once: int | None = Field(default=None, ge=1, le=1000)
+    """The number of players that learn in an update, at most. They take turns, more often those with larger
+    shares, and an update of few adapters costs less. By default, all players learn in every update."""
     self_play: float = Field(default=0.35, ge=0, le=1)
     """Share of a main player's games in which it plays against itself, or another main player."""
     forgotten: float = Field(default=0.15, ge=0, le=1)

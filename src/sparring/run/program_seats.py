@@ -96,7 +96,7 @@ class ProgramSeats:
     def _drawn(self, rng: random.Random) -> SeatedRoles | None:
         """Return who has each role, and which learn; ``None`` for a mirror game."""
         if self.league is not None:
-            pairing = self.league.draw(rng)
+            pairing = self.league.draw(rng, self.arena.step_num)
             self.league.count(pairing.player, pairing.reason)
             uids = {str(role): uid for role, uid in pairing.uids.items()}
             learning = {role for role, uid in uids.items() if uid == pairing.player}
