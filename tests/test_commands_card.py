@@ -201,6 +201,10 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
     whole, found = (json.loads(Path(one, "card.json").read_text()) for one in ("whole", "card"))
     assert {**found, "minutes": 0} == {**whole, "minutes": 0}
     assert found["curve"][-1][0] == found["training_games"] == 1200
+    assert card("random", **budget) == 0
+    assert {**written(), "minutes": 0} == {**whole, "minutes": 0}, "it goes on where it has ended, too"
+    assert card("random", **budget | {"games_per_step": 2400}) == 0
+    assert [games for games, *_ in written()["curve"]] == [300, 600, 900, 1800, 2400]
 
 
 def test_a_card_of_another_agent_does_not_go_on_with_the_responses_to_the_first(card, capsys):
