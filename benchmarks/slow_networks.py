@@ -43,7 +43,7 @@ NETWORKS: dict[str, dict[str, float]] = {
 """Settings of every way of each host; a packet goes two ways."""
 RUN = [
     "quickstart",
-    *("--model.name=/root/model", "--model.dtype=float32", "--model.threads=1"),
+    *("--model.name=model", "--model.dtype=float32", "--model.threads=1"),
     *("--collection.games_per_step=256", "--evaluation.every=0", "--evaluation.nash_conv=false"),
     *("--evaluation.games=4", "--evaluation.opponents=[]", "--run.save_every=1000"),
 ]
@@ -54,7 +54,7 @@ def cluster(model: Path, places: dict[str, int]) -> Iterator[Nodes]:
     """Start hosts that have the model, with a cluster."""
     with Network(max(places.values())) as network:
         for host in network.hosts.values():
-            shutil.copytree(model, host.disk / "root" / "model")
+            shutil.copytree(model, host.home / "model")
         yield Nodes(network, cores_for(places))
 
 

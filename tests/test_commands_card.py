@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from paid_server import paid_server
-from sparring.cli.main import main
+from sparring.cli.main import Exit, main
 from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
 from sparring.commands.card import calibrated_as
 from sparring.commands.exploit import Budget
@@ -195,8 +195,7 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "gains", stop)  # killed after it has learned, before it looks
-        with pytest.raises(KeyboardInterrupt):
-            card("random", **budget)
+        assert card("random", **budget) == Exit.INTERRUPTED
     assert card("random", **budget) == 0
     whole, found = (json.loads(Path(one, "card.json").read_text()) for one in ("whole", "card"))
     assert {**found, "minutes": 0} == {**whole, "minutes": 0}

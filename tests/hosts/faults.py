@@ -14,7 +14,7 @@ QUICK = {
 """Ray's health checks find a node dead after 16 s that does not answer; by default, after 65 s."""
 RUN = [
     "quickstart",
-    *("--model.name=/root/model", "--model.dtype=float32", "--model.threads=1", "--lora.rank=2"),
+    *("--model.name=model", "--model.dtype=float32", "--model.threads=1", "--lora.rank=2"),
     *("--inference.max_tokens=6", "--learning.max_generation_len=6", "--learning.steps=20"),
     *("--collection.games_per_step=32", "--evaluation.every=0", "--evaluation.nash_conv=false"),
     "--evaluation.games=4",
@@ -43,7 +43,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "slow": (BOTH, {"rate": 1e6}, {"rate": 0.0}),
 }
 """Changes of the network, by kind of fault: which ways, and their settings during the fault and after it."""
-CUTS = ("cut", "cut in", "cut out")
+CUTS = tuple(kind for kind, (_, bad, _) in CHANGES.items() if bad.get("cut"))
 PROCESSES = {
     "engine": "^ray::EngineActor",
     "collector": "^ray::CollectorActor",

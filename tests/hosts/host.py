@@ -12,6 +12,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DISKS = "/dev/shm"
 """Where the hosts' disks are in the wire's view of the file system: a tmpfs that nobody else sees."""
+HOME = "/root"
+"""The home directory in a host, in which commands start."""
 APART = ("--mount", "--uts", "--ipc", "--net", "--pid")
 SECONDS = 300.0
 
@@ -51,13 +53,18 @@ class Host:
         self.device = devices[0]
         self.first = _child_of(self._process.pid)
 
+    @property
+    def home(self) -> Path:
+        """The home directory, on the host's disk as this process sees it."""
+        return self.disk / HOME.lstrip("/")
+
     def start(self, *command: str | Path, **options: Any) -> "Popen":
-        """Start a command in this host; ``options`` are those of Popen.
+        """Start a command in this host's home directory; ``options`` are those of Popen.
 
         Its environment is small and the same everywhere; ``env`` adds to it.
         """
         environment = environment_of_hosts() | options.pop("env", {})
-        enter = ["nsenter", f"--target={self.first}", *APART, "env", "--chdir=/root"]
+        enter = ["nsenter", f"--target={self.first}", *APART, "env", f"--chdir={HOME}"]
         return Popen([*enter, *map(str, command)], env=environment, text=True, **options)
 
     def run(self, *command: str | Path, seconds: float = SECONDS, **options: Any) -> str:
@@ -111,7 +118,7 @@ def environment_of_hosts() -> dict[str, str]:
     """Return the environment of every command in a host, which has nothing of this process's."""
     path = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
-        "HOME": "/root",
+        "HOME": HOME,
         "LANG": "C.UTF-8",
         "PATH": path,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "benchmarks")]),

@@ -16,8 +16,9 @@ CORES = {"learner": 4, "collector": 2, "engine": 1}
 """Cores that the actors of :meth:`Nodes.train` request. With no more cores than these, each has one place."""
 HEAD = 1
 PORT = 6379
-TOKEN = "root/.ray/auth_token"
-LOG = "root/node.log"
+TOKEN = ".ray/auth_token"
+LOG = "node.log"
+"""Files in the home directory of a host."""
 SIZE = ("--object-store-memory=100000000", "--num-gpus=0", "--disable-usage-stats")
 SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
 """Starts a host's node again when it ends, as a service of the system does."""
@@ -75,7 +76,7 @@ class Nodes:
     @property
     def runs(self) -> Path:
         """Directory of the runs, on the first host's disk."""
-        return self.network[HEAD].disk / "root" / "runs"
+        return self.network[HEAD].home / "runs"
 
     def start(self, number: int) -> None:
         """Start the node of a host, and again whenever it ends."""
@@ -86,7 +87,7 @@ class Nodes:
             if number == HEAD
             else [f"--address={self.address}"]
         )
-        with (host.disk / LOG).open("a") as log:
+        with (host.home / LOG).open("a") as log:
             host.start(
                 "bash", "-c", SERVICE, "ray", *join, *own, *SIZE, env=self.environment, stdout=log, stderr=log
             )
@@ -98,7 +99,7 @@ class Nodes:
         try:
             self.network[HEAD].run(*script, env=self.environment, seconds=JOIN_SECONDS)
         except subprocess.SubprocessError as error:
-            logs = [(host.disk / LOG).read_text()[-1000:] for host in self.network.hosts.values()]
+            logs = [(host.home / LOG).read_text()[-1000:] for host in self.network.hosts.values()]
             raise RuntimeError("\n".join(["a node did not join", *logs])) from error
 
     def sparring(self, *arguments: str) -> "Command":
@@ -121,8 +122,8 @@ class Nodes:
 
     def _give_token(self, host: Host) -> None:
         if host.number != HEAD:
-            (host.disk / TOKEN).parent.mkdir(parents=True)
-            shutil.copy(self.network[HEAD].disk / TOKEN, host.disk / TOKEN)
+            (host.home / TOKEN).parent.mkdir(parents=True)
+            shutil.copy(self.network[HEAD].home / TOKEN, host.home / TOKEN)
 
 
 class Command:

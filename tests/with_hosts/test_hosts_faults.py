@@ -40,7 +40,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
     """Three hosts, which have the model."""
     with Network(3) as network:
         for host in network.hosts.values():
-            shutil.copytree(playing, host.disk / "root" / "model")
+            shutil.copytree(playing, host.home / "model")
         yield Nodes(network, cores_for(PLACES), QUICK)
 
 

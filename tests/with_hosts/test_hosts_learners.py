@@ -19,7 +19,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
     """Three hosts, which have the model, and room for one learner on each of two."""
     with Network(3) as network:
         for host in network.hosts.values():
-            shutil.copytree(playing, host.disk / "root" / "model")
+            shutil.copytree(playing, host.home / "model")
         yield Nodes(network, CORES_OF_HOSTS, QUICK)
 
 

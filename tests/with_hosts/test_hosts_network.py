@@ -87,7 +87,7 @@ def seconds_of_answers(network: Network, size: int) -> float:
 
 def test_hosts_share_no_files_processes_or_names(network, tmp_path):
     (tmp_path / "of-the-machine").touch()
-    for place in ("/tmp/mine", "/root/mine", "/dev/shm/mine", "/var/tmp/mine"):
+    for place in ("/tmp/mine", "mine", "/dev/shm/mine", "/var/tmp/mine"):
         network[1].run("touch", place)
         network[2].run("test", "!", "-e", place)
     network[1].run("test", "!", "-e", tmp_path)
@@ -98,7 +98,7 @@ def test_hosts_share_no_files_processes_or_names(network, tmp_path):
     assert sleeping.stdout.readline() == "begun\n"
     assert "sleep" in network[1].run("ps", "ax")
     assert "sleep" not in network[2].run("ps", "ax")
-    assert (network[1].disk / "root" / "mine").exists()
+    assert (network[1].home / "mine").exists()
     sleeping.kill()
 
 
@@ -127,14 +127,14 @@ def test_delays_and_rates_make_answers_as_late_as_they_say(network):
 
 
 def test_a_killed_host_starts_again_with_its_disk_and_without_its_processes(network):
-    network[1].run("bash", "-c", "echo kept > /root/note")
+    network[1].run("bash", "-c", "echo kept > note")
     network[1].run("touch", "/dev/shm/lost")
     sleeping = network[1].start("bash", "-c", "echo begun; sleep 60", stdout=subprocess.PIPE)
     assert sleeping.stdout.readline() == "begun\n"
     network.kill(1)
     assert sleeping.wait(timeout=20) != 0
     network.start(1)
-    assert network[1].run("cat", "/root/note") == "kept\n"
+    assert network[1].run("cat", "note") == "kept\n"
     network[1].run("test", "!", "-e", "/dev/shm/lost")
     assert received(network, 20) == 20
 

@@ -19,7 +19,6 @@ PLACES = {
     "a learner beside the command": {"learner": 1, "engine": 2, "collector": 3},
     "a learner elsewhere": {"learner": 2, "engine": 2, "collector": 3},
 }
-HOME = Path("root")
 
 
 def options(*settings: dict[str, str]) -> list[str]:
@@ -29,12 +28,12 @@ def options(*settings: dict[str, str]) -> list[str]:
 
 
 SHORTER = {"learning__steps": "3", "collection__games_per_step": "24"}
-TINY = {"model__name": "/root/model"}
+TINY = {"model__name": "model"}
 RUNS = {
     "game": ["quickstart", *options(SMALL, TINY)],
     "league": ["quickstart", *options(SMALL, LEAGUE, SHORTER, TINY)],
     "program": ["program.toml", *options(PROGRAM, TINY)],
-    "SmolLM2": ["kuhn", *options(SMALL, {"model__name": "/root/smollm2"})],
+    "SmolLM2": ["kuhn", *options(SMALL, {"model__name": "smollm2"})],
 }
 
 
@@ -42,12 +41,12 @@ RUNS = {
 def nodes(request: pytest.FixtureRequest, playing: Path) -> Iterator[Nodes]:
     """Three hosts, which have a tiny model and a program; the first also has SmolLM2."""
     with Network(3) as network:
-        shutil.copytree(resolve_model(BUNDLED_MODEL), network[1].disk / HOME / "smollm2")
+        shutil.copytree(resolve_model(BUNDLED_MODEL), network[1].home / "smollm2")
         for host in network.hosts.values():
-            shutil.copytree(playing, host.disk / HOME / "model")
-            write_program(host.disk / HOME)
-        configuration = '[program]\ntype = "python"\npath = "/root/hide_and_seek.py:HideAndSeek"\n'
-        (network[1].disk / HOME / "program.toml").write_text(configuration)
+            shutil.copytree(playing, host.home / "model")
+            write_program(host.home)
+        configuration = '[program]\ntype = "python"\npath = "hide_and_seek.py:HideAndSeek"\n'
+        (network[1].home / "program.toml").write_text(configuration)
         yield Nodes(network, cores_for(PLACES[request.param]))
 
 
