@@ -206,6 +206,12 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
     assert [games for games, *_ in written()["curve"]] == [300, 600, 900, 1800, 2400]
 
 
+@pytest.mark.parametrize(("script", "exact"), [("always-first", 2.0), ("random", 11 / 12)])
+def test_the_exact_value_beside_a_script_is_that_of_what_it_does(script, exact, card):
+    assert card(script) == 0
+    assert written()["exact"]["nash_conv"] == pytest.approx(exact)
+
+
 def test_a_card_of_another_agent_does_not_go_on_with_the_responses_to_the_first(card, capsys):
     assert card("random") == 0
     assert card("optimal") == 2
