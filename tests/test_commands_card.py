@@ -73,6 +73,7 @@ def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_not
     page = Path("card/card.html").read_text()
     assert "Content-Security-Policy" in page
     assert 1 <= page.count('<details class="game"') <= 6
+    assert [page.count(f"<h3>The response in seat {seat}</h3>") for seat in range(2)] == [1, 1]
     asked = [(json.dumps(one["messages"]), one["seed"]) for one in server.asked]
     assert len({*asked}) == len(asked), "nothing is paid for twice"
 

@@ -31,7 +31,7 @@ WON_GAMES = "won.jsonl"
 
 def write_won(directory: Path, won: Sequence[Won]) -> None:
     """Write the games in which the response earned most."""
-    write_rollouts(directory / WON_GAMES, 0, [one.rollout for one in won])
+    write_rollouts(directory / WON_GAMES, 0, [rollout for one in won for rollout in one.rollouts])
 
 
 class Measuring:
