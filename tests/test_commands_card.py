@@ -73,6 +73,7 @@ def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_not
     page = Path("card/card.html").read_text()
     assert "Content-Security-Policy" in page
     assert 1 <= page.count('<details class="game"') <= 6
+    assert [page.count(f"<h3>The response in seat {seat}</h3>") for seat in range(2)] == [1, 1]
     asked = [(json.dumps(one["messages"]), one["seed"]) for one in server.asked]
     assert len({*asked}) == len(asked), "nothing is paid for twice"
 
@@ -200,6 +201,16 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
     whole, found = (json.loads(Path(one, "card.json").read_text()) for one in ("whole", "card"))
     assert {**found, "minutes": 0} == {**whole, "minutes": 0}
     assert found["curve"][-1][0] == found["training_games"] == 1200
+    assert card("random", **budget) == 0
+    assert {**written(), "minutes": 0} == {**whole, "minutes": 0}, "it goes on where it has ended, too"
+    assert card("random", **budget | {"games_per_step": 2400}) == 0
+    assert [games for games, *_ in written()["curve"]] == [300, 600, 900, 1800, 2400]
+
+
+@pytest.mark.parametrize(("script", "exact"), [("always-first", 2.0), ("random", 11 / 12)])
+def test_the_exact_value_beside_a_script_is_that_of_what_it_does(script, exact, card):
+    assert card(script) == 0
+    assert written()["exact"]["nash_conv"] == pytest.approx(exact)
 
 
 def test_a_card_of_another_agent_does_not_go_on_with_the_responses_to_the_first(card, capsys):

@@ -188,6 +188,12 @@ def test_a_model_behind_an_api_plays_adapters_and_scripts(address, trained, tmp_
     assert all(row["invalid"] == 0 for row in found["payoffs"] if row["member"] == remote)
 
 
+def test_all_checkpoints_of_a_run_have_no_one_rating(trained, capsys):
+    words = ["eval", f"{trained}@all", "--env", "kuhn_poker", "--opponent", "@reference", "--games", "2"]
+    assert main(words) == 2
+    assert "@all may be several models" in capsys.readouterr().err
+
+
 def test_a_tournament_of_a_game_for_three(trained, tmp_path, capsys):
     out = tmp_path / "out"
     words = ["tournament", f"{trained}@all", "random", "--env", THREE, "--games", "12", "--out", str(out)]

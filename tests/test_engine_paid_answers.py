@@ -129,6 +129,25 @@ def test_a_damaged_end_of_the_file_costs_its_last_line_alone(tmp_path_factory, c
     assert [one.text for one in PaidFile(path, None).kept["key", False]] == [*texts, "one more"]
 
 
+@settings(max_examples=25)
+@given(st.integers(0, 5), st.binary(min_size=1, max_size=8))
+def test_a_damaged_line_costs_its_own_answer_and_reading_changes_nothing(tmp_path_factory, place, junk):
+    path = tmp_path_factory.mktemp("damaged") / "answers.jsonl"
+    file = PaidFile(path, None)
+    for number in range(6):
+        file.keep(PaidLine(number, "key", number, text=f"answer {number}"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[place] = junk.replace(b"\n", b"\r") + lines[place]
+    path.write_bytes(content := b"".join([*lines, b'{"call":']))
+    found = PaidFile(path, None)
+    assert path.read_bytes() == content, "another process may be writing"
+    kept = [f"answer {number}" for number in range(6) if number != place]
+    assert [one.text for one in found.kept["key", False] if one.text != f"answer {place}"] == kept
+    found.keep(PaidLine(found.begin(), "key", 9, text="one more"))
+    assert [one.text for one in PaidFile(path, None).kept["key", False]][-1] == "one more"
+    assert path.read_bytes().startswith(b"".join(lines)), "nothing that was kept is cut off"
+
+
 @pytest.mark.parametrize("text", [CHAT_CONTROL_TOKENS[0], TERMINAL[0], HTML[0], "\ud800", ""])
 def test_what_a_server_says_is_kept_as_it_is(text, tmp_path):
     path, api = tmp_path / "answers.jsonl", Api(text)

@@ -75,6 +75,13 @@ def test_a_wrong_line_is_named(tmp_path, line, said):
         read_policy(tmp_path / "a.jsonl", KUHN)
 
 
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    file = tmp_path / "policy.jsonl"
+    for share in (0.25, 0.125):
+        write_policy(file, {one.info_state: {0: share, 1: 1 - share} for one in states_of(KUHN)})
+        assert read_policy(file, KUHN)[0] == [share, 1 - share]
+
+
 def test_a_state_that_is_missing_is_named(tmp_path):
     lines = [json.dumps({"state": state, "policy": policy}) for state, policy in uniform().items()]
     (tmp_path / "a.jsonl").write_text("\n".join(lines[1:]))

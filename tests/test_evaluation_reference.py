@@ -12,7 +12,7 @@ from sparring.commands.reference_table import GAMES, make_pool
 from sparring.core import InputError
 from sparring.envs.openspiel_game import game_at
 from sparring.envs.scripted import OPTIMAL_SHARES, make_player
-from sparring.evaluation.exact_payoffs import exact_payoff
+from sparring.evaluation.exact_payoffs import exact_payoff, policy_of
 from sparring.evaluation.nash_conv import nash_conv_of_table, states_of
 from sparring.evaluation.reference import reference_pool, reference_pools
 from sparring.evaluation.schedule import GameSchedule
@@ -22,15 +22,8 @@ IN_ORDER = ("optimal", *OPTIMAL_SHARES, "random")
 """The strongest first."""
 
 
-def table_of(name, env_id):
-    """Return a script's probabilities in each information state."""
-    player = make_player(name, env_id, 0)
-    tables = [game_at(env_id, state.history) for state in states_of(env_id)]
-    return [[player.chances(table).get(move, 0.0) for move in table.legal_actions()] for table in tables]
-
-
 def openspiel_policy(name, env_id):
-    chances = zip(states_of(env_id), table_of(name, env_id), strict=True)
+    chances = zip(states_of(env_id), policy_of(env_id, make_player(name, env_id, 0)), strict=True)
     return pyspiel.TabularPolicy(
         {state.info_state: list(zip(state.actions, one, strict=True)) for state, one in chances}
     )
@@ -48,7 +41,8 @@ def test_a_script_nearer_to_optimal_play_has_a_higher_rating(env_id):
 
 @pytest.mark.parametrize("env_id", ["kuhn_poker", "liars_dice(dice_sides=3)"])
 def test_a_script_nearer_to_optimal_play_is_less_exploitable(env_id):
-    found = [nash_conv_of_table(env_id, table_of(name, env_id)) for name in IN_ORDER]
+    players = [make_player(name, env_id, 0) for name in IN_ORDER]
+    found = [nash_conv_of_table(env_id, policy_of(env_id, one)) for one in players]
     assert found == sorted(found)
     assert found[0] < 0.01 < found[1]
 

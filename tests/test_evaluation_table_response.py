@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparring.config.play import GameSettings
-from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec
+from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec, SparringError
 from sparring.core.errors import DamagedState
 from sparring.core.play import GameTurn
 from sparring.envs.game_episode import build_episode
@@ -37,8 +37,8 @@ async def respond(env_id: str, games: int, measured: int, seats: int = 2, name: 
     policy = [AgentSpec("script", name)] * seats
     responses = TableResponses(seats, SEED)
     play = play_with(responses, env)
-    failures = await responses.learn(play, env.name, policy, games, ignored)
-    assert not failures
+    await responses.learn(play, env.name, policy, games, ignored)
+    assert not responses.failures
     response = [replace(agent, stand_in=True) for agent in policy]
     found, _ = await measure_gains(play, GameVenue(env), policy, response, measured, SEED, ignored)
     return found
@@ -95,14 +95,33 @@ def test_the_order_in_which_games_end_changes_nothing() -> None:
     assert first.seats[0].table.games == 530
 
 
-def test_games_that_fail_are_counted_and_end_the_learning() -> None:
-    async def fails(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
-        return "the game broke"
+def test_games_that_fail_are_counted_and_a_round_of_them_ends_the_learning() -> None:
+    env, policy = GameSettings(id="kuhn_poker", num_players=2), [AgentSpec("script", "random")] * 2
 
+    async def learned(every: int) -> TableResponses:
+        responses, begun = TableResponses(2, SEED), 0
+        inner = play_with(responses, env)
+
+        async def fails(rollout_id: str, spec: PlaySpec) -> SeatedGame | str:
+            nonlocal begun
+            begun += 1
+            return await inner(rollout_id, spec) if begun % every else "the game broke"
+
+        await responses.learn(fails, env.name, policy, 30, ignored)
+        return responses
+
+    found = asyncio.run(learned(3))
+    assert (found.games, found.ended, found.failures) == (40, 60, {"the game broke": 20})
+    with pytest.raises(SparringError, match="no game of a round could be finished: 30 x the game broke"):
+        asyncio.run(learned(1))
+
+
+def test_a_response_that_has_learned_more_than_is_asked_for_learns_no_more() -> None:
+    env, policy = GameSettings(id="kuhn_poker", num_players=2), [AgentSpec("script", "random")] * 2
     responses = TableResponses(2, SEED)
-    policy = [AgentSpec("script", "random")] * 2
-    failures = asyncio.run(responses.learn(fails, "kuhn_poker", policy, 30, ignored))
-    assert failures == {"the game broke": 60}
+    for games in (40, 10):
+        asyncio.run(responses.learn(play_with(responses, env), env.name, policy, games, ignored))
+    assert responses.games == 80
 
 
 def test_a_saved_table_goes_on_and_a_changed_one_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ OF_GAMES = {
         "MODEL_OR_RUN": "AGENT",
         "start": "--start",
         "program": "--program",
+        "role": "--role",
         "calls": "--calls",
         "collection.api_calls": "--calls",
     },

@@ -78,8 +78,9 @@ def find_answered(query: AgentQuery, seed: int) -> Answered:
         InputError: a name means nothing, or the agent cannot play there.
     """
     if query.env_id is not None:
-        if query.program or query.role:
-            raise InputError("program", "is given, and so is a game", "Leave one of the two out")
+        for name, value in (("program", query.program), ("role", query.role)):
+            if value is not None:
+                raise InputError(name, "is for programs, but a game is played", "Leave it out")
         return _in_game(query)
     refuse_for_programs({"template": query.template, "num_players": query.num_players})
     return _in_program(query, seed)

@@ -1,6 +1,5 @@
 """An exploitability card in the terminal, and as one HTML page that needs no network."""
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def card_html(card: ExploitabilityCard, games: Path) -> str:
         page.charts("Training", [figure_of(Chart(name, [line], caption))])
     for table in others:
         page.table(table.groups[0][0], table)
-    page.section("Games", _games(card, games), "Those in which the response earned most, by its seat.")
+    page.section("Games", _games(card, games), "Those in which the response earned most.")
     return page.html()
 
 
@@ -106,8 +105,9 @@ def _tiles(card: ExploitabilityCard) -> list[tuple[str, str, str]]:
 
 
 def _games(card: ExploitabilityCard, path: Path) -> str:
-    seats = [one.seat for one in card.exploited.seats]
-    episodes = first_episodes(path, MOST_GAMES) if path.is_file() else []
-    cards: Sequence[Card] = [card_of(one) for one in episodes]
-    names = [f"seat {one}" if one.isdecimal() else one for one in seats]
-    return cards_html({"": cards} if cards else {}, Shared(names, of_evaluation=True))
+    names = {one.seat: one.title for one in card.exploited.seats}
+    groups: dict[str, list[Card]] = {}
+    for one in first_episodes(path, MOST_GAMES):
+        seat = names.get(str(one.rollout.meta.get("response")), "")
+        groups.setdefault(f"The response in {escape(seat)}", []).append(card_of(one))
+    return cards_html(groups, Shared([*names.values()], of_evaluation=True))

@@ -14,13 +14,13 @@ from sparring.core.adapters import TRAINED
 from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient, openai_client
 from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidAnswers, PaidFile
 from sparring.envs.catalog import library_of
-from sparring.envs.openspiel_game import game_at
 from sparring.envs.policy_lines import is_policy_file
-from sparring.envs.scripted import PLAYER_NAMES, TablePlayer, make_player
+from sparring.envs.scripted import PLAYER_NAMES, make_player
 from sparring.envs.templates import get_template
 from sparring.evaluation.best_response import Gains, Won, measure_gains
+from sparring.evaluation.exact_payoffs import policy_of
 from sparring.evaluation.match import CONCURRENCY, Agent, Mixture, Play, Progress, mapped
-from sparring.evaluation.nash_conv import LONG_LIMIT, nash_conv, nash_conv_of_policy, states_of
+from sparring.evaluation.nash_conv import LONG_LIMIT, nash_conv, nash_conv_of_policy
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.venues import GameVenue, ProgramVenue
 from sparring.run.given_adapters import frozen_of
@@ -31,7 +31,7 @@ WON_GAMES = "won.jsonl"
 
 def write_won(directory: Path, won: Sequence[Won]) -> None:
     """Write the games in which the response earned most."""
-    write_rollouts(directory / WON_GAMES, 0, [one.rollout for one in won])
+    write_rollouts(directory / WON_GAMES, 0, [rollout for one in won for rollout in one.rollouts])
 
 
 class Measuring:
@@ -156,7 +156,8 @@ class Measuring:
         script = self._script_of(first) if isinstance(first, str) else None
         try:
             if script is not None:
-                return nash_conv_of_policy(env.id, self.answered.query.name, _table(script, env.id))
+                policy = policy_of(env.id, make_player(script, env.id, seed=0))
+                return nash_conv_of_policy(env.id, self.answered.query.name, policy)
             return await nash_conv(
                 self.client(),
                 env.id,
@@ -169,13 +170,3 @@ class Measuring:
         except SparringError as error:  # the games are played, and their result is worth as much without it
             self.progress.say(f"note: nothing exact beside the gains: {error}")
             return None
-
-
-def _table(script: str, env_id: str) -> Sequence[Sequence[float]]:
-    """Return the policy of a scripted player, by information state and legal action."""
-    player, states = make_player(script, env_id, seed=0), states_of(env_id)
-    if not isinstance(player, TablePlayer):
-        return [[1 / len(one.actions)] * len(one.actions) for one in states]
-    chances = [player.policy(game_at(env_id, one.history).state) for one in states]
-    policies = zip(chances, states, strict=True)
-    return [[chance.get(action, 0.0) for action in one.actions] for chance, one in policies]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparring.commands.member_sampling import split_sampling
 from sparring.commands.members import environment_of, find_members
 from sparring.commands.tournament import GAMES, tournament_of
 from sparring.commands.tournament_page import ANCHORED, score_text
-from sparring.core import SparringError
+from sparring.core import InputError, SparringError
 from sparring.core.confidence_intervals import Interval
 from sparring.core.env_id import absolute_id
 from sparring.core.text import counted
@@ -90,6 +91,8 @@ def rate_by_pool(
     checked_seats(env_id, num_players, template)
     reference_pool(env_id)
     found = find_members([name, pool_name], env_id)
+    if found[0].name != split_sampling(name)[0]:
+        raise InputError("members", f"{name} may be several models", "Name one")
     env = environment_of(found, env_id, template)
     schedule = GameSchedule([one.uid for one in found], games or GAMES, None, seed)
     held = tournament_of(found, GameVenue(env, temperature), schedule, progress)
@@ -124,7 +127,8 @@ def rate_by_pool(
     table = PayoffTable()
     for game, rewards in played:
         table.add(game.number, game.seating, rewards, None, game.deal)
-    against = {one: table.score(uid, [uid, one]) or rating for one in pool.members}
+    scores = ((one, table.score(uid, [uid, one])) for one in pool.members)
+    against = {one: score for one, score in scores if score is not None}
     return PoolRating(
         name, pool, env.template, seed, temperature, rating, against, len(played), dict(failures)
     )

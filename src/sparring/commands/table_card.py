@@ -1,6 +1,7 @@
 """A best response in a table: learned against any agent in a game that lists its moves, and measured."""
 
 import asyncio
+import math
 import os
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from sparring.core import InputError, derive_seed
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import write_file
 from sparring.engine.paid_answers import CallsSpent
-from sparring.evaluation.best_response import Exploited
+from sparring.evaluation.best_response import LEAST_ROUNDS, Exploited
 from sparring.evaluation.match import Progress
 from sparring.evaluation.table_response import ROUND, TableResponse, TableResponses
 from sparring.evaluation.tournament_files import lock_results, read_content
@@ -120,10 +121,9 @@ class _Learning:
         calls, ended = answers.limit, False
         if calls is not None:
             answers.limit = calls // 2
-        failures = Counter[str]()
         try:
             for look in range(1, LOOKS + 1):
-                failures += await self._learn(look)
+                await self._learn(look)
         except CallsSpent:
             self.progress.say("the calls for training are used up: what was learned is measured")
             ended = True
@@ -135,11 +135,11 @@ class _Learning:
         exact = await self.measuring.exact()
         name = self.answered.query.name
         return Exploited(
-            **vars(replace(found, failures=dict(Counter(found.failures) + failures))),
+            **vars(replace(found, failures=dict(Counter(found.failures) + self.responses.failures))),
             env_id=self.venue.name,
             model=name,
             positions=self.responses.positions,
-            settled=not ended and _has_settled(curve),
+            settled=not ended and found.rounds >= LOOKS * LEAST_ROUNDS and _has_settled(curve),
             training_games=self.responses.games,
             minutes=learned.seconds / 60,
             exact=None if exact is None else replace(exact, model=name),
@@ -147,7 +147,7 @@ class _Learning:
             max_calls=calls,
         ), curve
 
-    async def _learn(self, look: int) -> Counter[str]:
+    async def _learn(self, look: int) -> None:
         """Learn the games before a look that were not learned yet, and look."""
         started, responses, learned = perf_counter(), self.responses, self.learned
         games = self.budget.training_games * look // (LOOKS * len(responses.seats))
@@ -157,7 +157,7 @@ class _Learning:
             total = games * len(responses.seats)
             with self.progress.doing(doing, "games", total) as count:
                 policy = self.measuring.agents
-                failures = await responses.learn(play, self.venue.name, policy, games, count)
+                await responses.learn(play, self.venue.name, policy, games, count)
             for response in responses.seats:
                 response.save(self._file(response))
             if look < LOOKS and (is_new or len(learned.curve) < look):
@@ -166,7 +166,6 @@ class _Learning:
                 learned.curve.append((responses.games, found.total))
         learned.seconds += perf_counter() - started
         write_file(self.directory / LEARNED, msgspec.json.encode(learned))
-        return failures
 
     def _file(self, response: TableResponse) -> Path:
         return self.directory / f"seat-{response.seat}.json"
@@ -174,5 +173,9 @@ class _Learning:
 
 def _has_settled(curve: Curve) -> bool:
     """Return whether the second half of the games has found nothing beyond the noise."""
-    before, now = (one for _, one in (curve[(len(curve) - 1) // 2], curve[-1]))
-    return now.mid - before.mid <= (now.high - now.mid) + (before.high - before.mid)
+    games, now = curve[-1]
+    before = [one for earlier, one in curve if 2 * earlier <= games]
+    if not before:
+        return False
+    noise = math.hypot(now.high - now.mid, before[-1].high - before[-1].mid)
+    return now.mid - before[-1].mid <= noise

@@ -123,7 +123,7 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
         yield "It had not settled: the same command with more --updates goes on, and may find more."
     if result.calls is not None:
         yield f"Calls to models behind an API: {result.calls:,} of {result.max_calls:,}."
-    if result.rounds < result.planned_rounds and not result.failures:
+    if result.rounds < result.planned_rounds and result.calls == result.max_calls is not None:
         planned = f"{result.rounds:,} of {result.planned_rounds:,} rounds"
         yield f"The calls were used up: {planned} were played. With more --calls, it goes on."
     if any(one.invalid_own or one.invalid_others or one.invalid_response for one in result.seats):
@@ -142,10 +142,10 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
 
 def _invalid_text(seat: SeatGain) -> str:
     """Return how many games invalid moves ended, beside the gain of a seat."""
-    name = f"seat {seat.seat}" if seat.seat.isdecimal() else seat.seat
     return (
-        f"Invalid moves, {name}: the policy's own ended {seat.invalid_own:.1%} of its games; against the "
-        f"response, the policy's {seat.invalid_others:.1%} and the response's {seat.invalid_response:.1%}."
+        f"Invalid moves, {seat.title}: the policy's own ended {seat.invalid_own:.1%} of its games; "
+        f"against the response, the policy's {seat.invalid_others:.1%} and the response's "
+        f"{seat.invalid_response:.1%}."
     )
 
 

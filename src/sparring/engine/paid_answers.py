@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,8 @@ class PaidLine(msgspec.Struct, omit_defaults=True):
 
 
 class PaidFile:
-    """The file of the answers of a directory; a half-written last line, which a kill left, is cut off.
+    """The file of the answers of a directory. The next line replaces a half-written last one, which a kill
+    left; a damaged line costs its own answer alone.
 
     At most ``limit`` calls are made in all, those of earlier processes included.
     """
@@ -75,17 +77,11 @@ class PaidFile:
         self.calls = 0
         self.kept: dict[tuple[str, bool], list[PaidLine]] = defaultdict(list)
         self.by_seed: dict[tuple[str, int, bool], PaidLine] = {}
-        self._end = 0
         content = path.read_bytes() if path.is_file() else b""
-        for line in content.splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                self._end += len(line)
-                try:
-                    self._take(msgspec.json.decode(line, type=PaidLine))
-                except UNREADABLE:
-                    continue  # a damaged line costs its own answer alone
-        if self._end < len(content):
-            os.truncate(path, self._end)
+        self._end = content.rfind(b"\n") + 1
+        for line in content[: self._end].split(b"\n"):
+            with suppress(*UNREADABLE):
+                self._take(msgspec.json.decode(line, type=PaidLine))
 
     def begin(self) -> int:
         """Count another call and return its number; raise CallsSpent if no more may be made."""

@@ -39,18 +39,23 @@ def is_policy_file(name: str) -> bool:
     return path.suffix in ENDINGS and path.name != MIXTURE_FILE and path.is_file()
 
 
-@lru_cache(maxsize=8)
 def read_lines(path: Path) -> Lines:
-    """Return the lines of a policy's file, once in this process.
+    """Return the lines of a policy's file, which is read again only if it has changed.
 
     Raises:
         InputError: the file cannot be read, or a line is none.
     """
     try:
-        with open_regular(path) as file:
-            content = file.read()
+        known = path.stat()
+        return _lines_of(path, known.st_mtime_ns, known.st_size)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "Name a policy file") from error
+
+
+@lru_cache(maxsize=8)
+def _lines_of(path: Path, changed: int, size: int) -> Lines:
+    with open_regular(path) as file:
+        content = file.read()
     found: dict[str, tuple[str, Mapping[int, float]]] = {}
     for number, line in enumerate(content.splitlines(), start=1):
         where = f"{path}, line {number}"

@@ -37,6 +37,11 @@ class SeatGain:
     invalid_others: float = 0.0
     invalid_response: float = 0.0
 
+    @property
+    def title(self) -> str:
+        """The seat in words."""
+        return f"seat {self.seat}" if self.seat.isdecimal() else self.seat
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
@@ -107,12 +112,15 @@ class Exploited(Gains):
 
 @dataclass(frozen=True)
 class Won:
-    """A game of the response in a seat, what it earned there, and the game's number."""
+    """A game of the response in a seat, what it earned there, and the game's number.
+
+    ``rollouts`` are the game, whose ``meta["response"]`` is the seat, and the episodes that it started.
+    """
 
     reward: float
     index: int
     seat: str
-    rollout: Rollout
+    rollouts: list[Rollout]
 
 
 _ENDED = "the game was ended"
@@ -171,8 +179,9 @@ async def measure_gains(
         place = index % (num_seats + 1)
         played[index] = game if isinstance(game, str) else _Game(game.rewards, game.invalid_seat)
         if place and not isinstance(game, str):
-            kept = won.setdefault(venue.seats[place - 1], [])
-            kept.append(Won(game.rewards[place - 1], index, venue.seats[place - 1], game.rollout))
+            seat = venue.seats[place - 1]
+            kept = won.setdefault(seat, [])
+            kept.append(Won(game.rewards[place - 1], index, seat, _rollouts_of(game, seat)))
             kept.sort(key=lambda one: (-one.reward, one.index))
             del kept[MOST_WON:]
         on_game(len(played), len(named))
@@ -201,6 +210,11 @@ async def measure_gains(
         raise SparringError(f"{problem}: {why}")
     seats = [_with_invalid(one, seat, own, best, num_seats) for seat, one in enumerate(found.seats)]
     return replace(found, seats=seats), [one for name in venue.seats for one in won.get(name, [])]
+
+
+def _rollouts_of(game: SeatedGame, response: str) -> list[Rollout]:
+    game.rollout.meta["response"] = response
+    return [game.rollout, *(one for child in game.children for one in child.all_rollouts())]
 
 
 def _games(

@@ -1,4 +1,4 @@
-"""What scripted players earn against each other in an OpenSpiel game, computed exactly."""
+"""Scripted players in an OpenSpiel game, exactly: what they do, and what they earn against each other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,17 @@ from numpy.typing import NDArray
 
 from sparring.envs.openspiel_game import game_at, load_game
 from sparring.envs.scripted import ScriptedPlayer
+from sparring.evaluation.nash_conv import states_of
+
+
+def policy_of(env_id: str, player: ScriptedPlayer) -> list[list[float]]:
+    """Return the probability of each legal action in each of the game's :func:`states_of`."""
+    policy = []
+    for state in states_of(env_id):
+        table = game_at(env_id, state.history)
+        chances = player.chances(table)
+        policy.append([chances.get(move, 0.0) for move in table.legal_actions()])
+    return policy
 
 
 def exact_payoff(env_id: str, players: Sequence[ScriptedPlayer]) -> NDArray[np.float64]:

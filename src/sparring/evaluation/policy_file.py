@@ -29,7 +29,6 @@ def read_policy(path: Path, env_id: str) -> list[list[float]]:
     Raises:
         InputError: the file cannot be read, lacks a state, or has probabilities that are none.
     """
-    read_lines.cache_clear()  # the file may have changed
     found, states = read_lines(path), states_of(env_id)
     missing = [state.info_state for state in states if state.info_state not in found]
     if missing:

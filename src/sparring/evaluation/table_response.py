@@ -22,17 +22,21 @@ from pathlib import Path
 import msgspec
 
 from sparring.collection.serialization import UNREADABLE
-from sparring.core import PlaySpec, derive_seed
+from sparring.core import PlaySpec, SparringError, derive_seed
 from sparring.core.errors import DamagedState
 from sparring.core.files import read_regular, write_file
 from sparring.core.manifest import sealed, unsealed
 from sparring.core.play import GameTurn
 from sparring.evaluation.match import Agent, Play, SeatedGame, drawn, play_games
+from sparring.evaluation.results import failures_text
 
 ROUND = 512
 """Games that are played before a response learns from them."""
 MOST_BYTES = 1 << 30
 """The largest table that is read."""
+LEAST_FAILED = 16
+"""A round of so many games or more of which none can be finished ends the learning: the next would not be
+better, and an agent may cost money."""
 LEAST_GAMES = 3
 """A move that was played in fewer games is not the response's."""
 
@@ -60,12 +64,12 @@ class Position(msgspec.Struct):
 
 
 class Table(msgspec.Struct):
-    """The positions by key, and the count, sum and sum of squares of the games' rewards. Further games have
-    ``failed``."""
+    """The positions by key, and the count, sum and sum of squares of the games' rewards; ``failures`` counts
+    the games that could not be finished, by reason."""
 
     positions: dict[str, Position] = {}
     games: int = 0
-    failed: int = 0
+    failures: dict[str, int] = {}
     total: float = 0.0
     squares: float = 0.0
 
@@ -117,7 +121,7 @@ class TableResponse:
     @property
     def ended(self) -> int:
         """The games that ended, those included that could not be finished."""
-        return self.table.games + self.table.failed
+        return self.table.games + sum(self.table.failures.values())
 
     def move(self, spec: PlaySpec, view: str, moves: Sequence[str], turn: int) -> str | None:
         """Return the move of a game's turn; ``None`` leaves it to the policy."""
@@ -146,9 +150,8 @@ class TableResponse:
 
     async def play_round(
         self, play: Play, name: str, policy: Sequence[Agent], games: int, on_game: Callable[[], None]
-    ) -> Counter[str]:
-        """Learn from another round, of at most so many games; return why games could not be finished."""
-        failures, table = Counter[str](), self.table
+    ) -> None:
+        """Learn from another round, of so many games."""
         begun, played = self.ended, dict[int, SeatedGame | str]()
         named = [self._game(number, name, policy) for number in range(begun, begun + games)]
 
@@ -161,13 +164,13 @@ class TableResponse:
             await play_games(play, named, record)
         finally:
             self.explores = False
+        reasons = Counter(game for game in played.values() if isinstance(game, str))
+        if reasons.total() >= max(games, LEAST_FAILED):
+            raise SparringError(f"{name}: no game of a round could be finished: {failures_text(reasons)}")
+        self.table.failures = dict(Counter(self.table.failures) + reasons)
         for _, game in sorted(played.items()):
-            if isinstance(game, str):
-                table.failed += 1
-                failures[game] += 1
-            else:
+            if not isinstance(game, str):
                 self.learn(game.rollout.extras["turns"], game.rewards[self.seat])
-        return failures
 
     def _game(self, number: int, name: str, policy: Sequence[Agent]) -> tuple[str, PlaySpec]:
         seed = derive_seed(self.seed, "explored", self.seat, number)
@@ -229,8 +232,13 @@ class TableResponses:
 
     @property
     def ended(self) -> int:
-        """The games that ended, those included that could not be finished."""
+        """The games that ended in all seats."""
         return sum(one.ended for one in self.seats)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """The games that could not be finished, in all seats, by reason."""
+        return sum((Counter(one.table.failures) for one in self.seats), Counter[str]())
 
     @property
     def positions(self) -> int:
@@ -248,7 +256,7 @@ class TableResponses:
         policy: Sequence[Agent],
         games: int,
         on_game: Callable[[int, int], None],
-    ) -> Counter[str]:
+    ) -> None:
         """Let each response learn until this many games have ended in its seat.
 
         Games of a round are learned in order, so the order in which they end does not matter.
@@ -259,18 +267,17 @@ class TableResponses:
             policy: who has each seat.
             on_game: called with the games that ended in all seats, and how many there will be.
 
-        Returns:
-            Why games could not be finished.
+        Raises:
+            SparringError: no game of a round could be finished.
         """
-        failures, ended, total = Counter[str](), self.ended, games * len(self.seats)
+        ended, total = self.ended, games * len(self.seats)
 
         def count() -> None:
             nonlocal ended
             ended += 1
             on_game(ended, total)
 
-        while behind := [one for one in self.seats if one.ended < games]:
-            for response in behind:
+        while waiting := [one for one in self.seats if one.ended < games]:
+            for response in waiting:
                 size = min(games - response.ended, self.round)
-                failures += await response.play_round(play, name, policy, size, count)
-        return failures
+                await response.play_round(play, name, policy, size, count)
