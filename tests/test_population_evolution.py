@@ -1,6 +1,8 @@
 """Which players of a league are replaced, and by children of whom."""
 
+import math
 import random
+import statistics
 
 import pytest
 
@@ -72,6 +74,17 @@ def test_games_that_somebody_did_not_finish_do_not_count():
     assert compare(rewards) == ("a", ["b"])
     del rewards["b"]["game 3"]
     assert compare(rewards) == ("a", []), "too few are left"
+
+
+def test_players_without_a_common_game_are_compared_as_independent_samples():
+    first, second = earned(0.0, 40), earned(1.0, 50, seed=1)
+    rewards = {"a": first, "b": {f"{game} of 50": value for game, value in second.items()}}
+    assert compare(rewards) == ("a", ["b"])
+    mean, error = statistics.fmean(second.values()), statistics.stdev(second.values()) / 50**0.5
+    error = math.hypot(error, statistics.stdev(first.values()) / 40**0.5)
+    for spreads, better in ((1.9, []), (2.0, ["b"])):
+        moved = mean - statistics.fmean(first.values()) - spreads * error
+        assert compare(rewards | {"a": {g: v + moved for g, v in first.items()}}) == ("a", better)
 
 
 def test_every_group_loses_its_own_worst_and_the_same_seed_gives_the_same_children():
