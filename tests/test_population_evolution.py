@@ -99,7 +99,8 @@ def league(players, **rule):
     pool = ModelPool("pfsp", max_active_lora=4)
     for name in players:
         pool.add_policy(name)
-    return League(LeagueSettings.model_validate({"players": players, **rule}), pool, 3)
+    settings = LeagueSettings.model_validate({"players": players, **rule})
+    return League(settings.seated([{0: "", 1: ""}]), pool, 3)
 
 
 def test_players_of_one_role_and_the_same_seats_are_rivals_every_few_updates():

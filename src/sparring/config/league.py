@@ -89,7 +89,7 @@ class LeagueSettings(Settings):
         """
         groups: dict[tuple[object, ...], list[str]] = {}
         for name, player in self.players.items():
-            groups.setdefault((player.role, *sorted(map(str, player.seats))), []).append(name)
+            groups.setdefault((player.role, *player.seats), []).append(name)
         return [group for group in groups.values() if len(group) > 1]
 
     @property
@@ -108,12 +108,16 @@ class LeagueSettings(Settings):
         return [name for name in self.players if name not in self.mains]
 
     def seated(self, games: Sequence[Seats]) -> Self:
-        """Return the settings with the seats that each player holds in these games, or in a program."""
+        """Return the settings with the seats that each player holds in these games, or in a program.
+
+        They are in the order of the games' own.
+        """
         every = seats_of(games)
         players = {}
         for name, player in self.players.items():
             named = [seat for seat in every if any(policies.get(seat) == name for policies in games)]
-            players[name] = player.model_copy(update={"seats": player.seats or named or every})
+            held = [seat for seat in every if seat in player.seats]
+            players[name] = player.model_copy(update={"seats": held or named or every})
         return self.model_copy(update={"players": players})
 
     def check_seats(self, games: Sequence[tuple[str, Seats]]) -> None:
