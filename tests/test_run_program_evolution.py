@@ -64,6 +64,7 @@ def test_players_of_a_measured_role_are_compared_by_it_and_others_are_not(model,
     [
         ("{}", "league.evolution.measures: is missing"),
         ('{Judge = "solver exact match"}', "league.evolution.measures: there is no role Judge"),
+        ('{Proposer = "proposer valid"}', "measures: has none for .* compared. Name one for Solver"),
     ],
 )
 def test_a_measure_of_no_role_is_one_line(model, tmp_path, measures, line):
