@@ -26,7 +26,12 @@ def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), turn=1, **
     for name in fixed:
         pool.add_fixed(name)
     settings = LeagueSettings.model_validate({"players": together, **rule})
-    return League(settings, pool, 3, add_every, seats, turn)
+    return League(settings.seated([dict.fromkeys(seats, "")]), pool, 3, add_every, seats, turn)
+
+
+def opponent(game):
+    (uid,) = game.others.values()
+    return uid
 
 
 def rate(league, player, uid, wins, losses):
@@ -84,7 +89,7 @@ def test_a_main_player_meets_most_whom_it_beats_least():
         rates[uid] = one.pool.recent.win_rate(["default"], uid)
     assert rates["ckpt-0"] == pytest.approx(19 / 22, abs=0.03), "smoothed, and old games fade"
     hard = {uid: (1 - x) ** 2 for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent), hard)
+    assert_in_shares(drawn(one, opponent), hard)
 
 
 def test_a_league_exploiter_meets_all_frozen_members_that_it_does_not_beat_alike():
@@ -93,21 +98,21 @@ def test_a_league_exploiter_meets_all_frozen_members_that_it_does_not_beat_alike
         rate(one, "finder", uid, wins, 20 - wins)
     rates = {uid: one.pool.recent.win_rate(["finder"], uid) for uid in ("ckpt-0", "ckpt-5", "fixed-strong")}
     linear = {uid: min(0.5, 1 - x) for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent, "finder"), linear)
+    assert_in_shares(drawn(one, opponent, "finder"), linear)
 
 
 def test_a_main_exploiter_turns_to_copies_while_the_main_player_is_too_strong():
     one = league(MAIN, ATTACKER, copies=[("default", 0), ("default", 5)])
-    assert set(drawn(one, lambda game: game.opponent, "attacker")) == {"default"}, "not rated yet"
+    assert set(drawn(one, opponent, "attacker")) == {"default"}, "not rated yet"
     rate(one, "attacker", "default", wins=2, losses=8)
-    assert set(drawn(one, lambda game: game.opponent, "attacker")) == {"default"}
+    assert set(drawn(one, opponent, "attacker")) == {"default"}
     rate(one, "attacker", "default", wins=0, losses=60)
     assert one.pool.recent.win_rate(["attacker"], "default") < 0.1
     for uid, wins in (("ckpt-0", 10), ("ckpt-5", 2)):
         rate(one, "attacker", uid, wins, 20 - wins)
     rates = {uid: one.pool.recent.win_rate(["attacker"], uid) for uid in ("ckpt-0", "ckpt-5")}
     variance = {uid: x * (1 - x) for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent, "attacker"), variance)
+    assert_in_shares(drawn(one, opponent, "attacker"), variance)
 
 
 def test_players_learn_by_their_shares_in_both_seats_alike():
@@ -128,7 +133,7 @@ def test_players_of_one_seat_meet_those_of_the_other():
     one = league(first, second, attacker, copies=[("first", 0), ("second", 0), ("attacker", 3)])
     rng = random.Random(0)
     games = [one.draw(rng, number) for number in range(DRAWS)]
-    met = {(game.player, game.seat, game.opponent) for game in games}
+    met = {(game.player, game.seat, opponent(game)) for game in games}
     assert met == {
         ("first", 0, "second"),
         ("first", 0, "second-ckpt-0"),
@@ -186,9 +191,17 @@ def test_without_seats_a_player_has_those_whose_policy_has_its_name_or_else_all(
     }
 
 
+def test_seats_are_in_the_order_of_the_game_so_that_rivals_are_compared_in_the_same():
+    players = {"default": {"role": "main", "seats": ["Neg", "Aff"]}, "second": {"role": "main"}}
+    seated = LeagueSettings.model_validate({"players": players}).seated(
+        [{"Aff": "default", "Neg": "default"}]
+    )
+    assert [one.seats for one in seated.players.values()] == [["Aff", "Neg"]] * 2
+
+
 def test_several_main_players_meet_each_other_in_self_play():
     one = league(MAIN, {"second": {"role": "main"}}, copies=[("default", 0)], self_play=1.0, forgotten=0.0)
-    assert_in_shares(drawn(one, lambda game: game.opponent), {"default": 0.5, "second": 0.5})
+    assert_in_shares(drawn(one, opponent), {"default": 0.5, "second": 0.5})
 
 
 def test_an_exploiter_that_beats_a_main_player_comes_first_among_what_is_forgotten():

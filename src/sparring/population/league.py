@@ -72,12 +72,6 @@ class Pairing:
     reason: Reason
 
     @property
-    def opponent(self) -> str:
-        """The member in the other seat of a game for two."""
-        (uid,) = self.others.values()
-        return uid
-
-    @property
     def uids(self) -> dict[Seat, str]:
         """The member in each seat."""
         return {self.seat: self.player, **self.others}
@@ -87,7 +81,7 @@ class League:
     """Draws the games of a league; see the module.
 
     Args:
-        settings: the players with their seats (all, if none is given), and the shares of their games.
+        settings: the players with their seats (:meth:`LeagueSettings.seated`), and the shares of their games.
         pool: has every player as a policy and the copies of all players; its recent results are the win
             rates.
         seed: the run's seed.
@@ -112,7 +106,7 @@ class League:
         self.players = settings.players
         self.seats = seats
         self.turn = turn
-        self.held = {name: one.seats or list(seats) for name, one in self.players.items()}
+        self.held = {name: one.seats for name, one in self.players.items()}
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""
 
