@@ -197,7 +197,12 @@ def _gradient(config, steps):
         ),
         ("tictactoe", {}, "evaluation.games_during evaluation.nash_conv_minutes", "evaluation.games"),
         ("kuhn", {}, "learning.learning_rate_end", "learning.reference_decay learning.max_generation_len"),
-        ("league", {}, "population.pfsp population.sample_mode", "population.add_every league"),
+        (
+            "league",
+            {"population.fixed_opponents": '["random"]'},
+            "population.pfsp population.sample_mode",
+            "population.add_every population.fixed_opponents league",
+        ),
         (
             "nip",
             {},

@@ -15,6 +15,7 @@ from sparring.config.league import LeagueSettings
 from sparring.config.learning import LearningSettings
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.play import (
+    MODES_WITH_OPPONENTS,
     CollectionSettings,
     EnvSettings,
     EvaluatedGameSettings,
@@ -431,6 +432,11 @@ class Config(Settings):
     def sample_mode(self) -> SampleMode:
         """The pool's mode. In a league it only decides which copies stay active: those that are hardest."""
         return self.population.sample_mode if self.league is None else "pfsp"
+
+    @property
+    def draws_opponents(self) -> bool:
+        """Whether policies meet others than themselves in training."""
+        return self.sample_mode in MODES_WITH_OPPONENTS
 
     @property
     def keeps_copies(self) -> bool:

@@ -196,7 +196,7 @@ class Games:
 _IN_PROGRAMS = "Set program.batch_size; a program of your own chooses its batch itself"
 MODES_WITH_OPPONENTS: tuple[SampleMode, ...] = get_args(SampleMode)[1:]
 """All modes but ``mirror``."""
-_OPPONENTS = Only("sample_mode", MODES_WITH_OPPONENTS, why='population.sample_mode is "mirror"')
+WITH_OPPONENTS = Only("draws_opponents", why='population.sample_mode is "mirror"')
 
 
 class CollectionSettings(Settings):
@@ -221,5 +221,5 @@ class CollectionSettings(Settings):
     api_calls: int | None = Field(default=None, ge=0, le=1_000_000_000)
     """Number of calls to models behind an API in `[frozen]` after which the run ends; by default no limit.
     Their answers are kept in `answers.jsonl`, and a call that is repeated is not made again."""
-    filter_opponent_invalid: Annotated[bool, FOR_GAMES, _OPPONENTS] = False
+    filter_opponent_invalid: Annotated[bool, FOR_GAMES, WITH_OPPONENTS] = False
     """Discard games that an opponent's invalid move decided."""

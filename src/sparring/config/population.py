@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from sparring.config.base import Name, Names, Rule, Settings, at_field
 from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
-from sparring.config.play import MODES_WITH_OPPONENTS, EvaluatedGameSettings
+from sparring.config.play import MODES_WITH_OPPONENTS, WITH_OPPONENTS, EvaluatedGameSettings
 from sparring.config.sampling import SamplingSettings
 from sparring.config.tasks import Tasks
 from sparring.core.play import MetaStrategy, PfspForm, SampleMode
@@ -42,7 +42,7 @@ class PopulationSettings(Settings):
     payoff_games: Annotated[int, Only("sample_mode", ("meta-nash",))] = Field(default=64, ge=2, le=1_000_000)
     """For `meta-nash`: number of games that each new member of the pool plays against every other active one,
     half of them in each order of seats; an odd number is rounded up. Nobody learns from them."""
-    fixed_opponents: Annotated[Names, Only("sample_mode", MODES_WITH_OPPONENTS)] = []
+    fixed_opponents: Annotated[Names, WITH_OPPONENTS] = []
     """Additional members of the pool: a script such as `random` or `optimal`, `base` (the untrained model),
     or a name in `[frozen]`. Scripted players cannot play a program's roles."""
     weights: Annotated[list[_Weight], _FIXED] = Field(default=[], max_length=1000)

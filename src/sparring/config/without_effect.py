@@ -66,7 +66,8 @@ def _of_algorithm(algorithm: Algorithm, field: str, steps: int) -> Found:
 
 def _of_league(config: Config) -> Found:
     if config.league is not None:
-        for name in PopulationSettings.model_fields.keys() - {"max_active_lora", "add_every", "sampling"}:
+        used = {"max_active_lora", "add_every", "sampling", "fixed_opponents"}
+        for name in PopulationSettings.model_fields.keys() - used:
             yield f"population.{name}", "[league] takes its place"
 
 
