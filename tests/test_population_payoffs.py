@@ -288,6 +288,18 @@ def test_payoffs_of_groups_are_means_over_all_orders_of_seats():
     assert not found.knows_copies
 
 
+@pytest.mark.parametrize("is_zero_sum", [True, False])
+def test_what_a_member_earns_against_itself_is_certain_only_where_it_is_zero(is_zero_sum):
+    generator, table = np.random.default_rng(2), PayoffTable()
+    for number in range(100):
+        first = float(generator.normal())
+        table.add(number, ("a", "a"), (first, -first if is_zero_sum else 2 * first))
+    matrix = table.matrix(["a"])
+    assert matrix.mean_MM[0, 0] == pytest.approx(sum(map(table.payoff("a", "a").mean, (0, 1))) / 2)
+    errors = [table.payoff("a", "a").error(seat, table.reward_range) for seat in (0, 1)]
+    assert matrix.error_MM[0, 0] == pytest.approx(0 if is_zero_sum else sum(errors) / 2)
+
+
 def test_a_group_with_a_member_twice_has_the_error_of_its_rounds():
     generator, table, means = np.random.default_rng(1), PayoffTable(), []
     for deal in range(60):

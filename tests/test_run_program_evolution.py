@@ -26,7 +26,8 @@ def asking(model, directory, **changes):
     return league_of("proposer-solver", model, directory, **more | changes)
 
 
-def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a_warning(model, tmp_path):
+def hiding(model, directory, measure):
+    """A league of a program of one's own, of whose hiders two are compared."""
     players = """{
         hider = {role = "main"},
         second = {role = "main", seats = ["Hider"]},
@@ -36,11 +37,15 @@ def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a
     changes = {
         "league__players": players,
         "league__evolution__every": "2",
-        "league__evolution__measures": '{Hider = "odd letters"}',
+        "league__evolution__measures": f'{{Hider = "{measure}"}}',
         "learning__steps": "2",
         "program__options": "{batch_size = 12}",
     }
-    said = run(league_of("own", model, tmp_path, **changes), tmp_path / "run")
+    return league_of("own", model, directory, **changes)
+
+
+def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a_warning(model, tmp_path):
+    said = run(hiding(model, tmp_path, "odd letters"), tmp_path / "run")
     assert "odd letters has 3 items; players are compared by 20 or more, so nobody is replaced" in said
     last = metrics_of(tmp_path / "run")[-1]
     compared = {name.split("/")[1] for name in last if name.endswith("/measure")}
@@ -72,10 +77,6 @@ def test_a_measure_of_no_role_is_one_line(model, tmp_path, measures, line):
         build_program(asking(model, tmp_path, league__evolution__measures=measures))
 
 
-@pytest.mark.slow
 def test_a_measure_that_the_program_has_not_ends_the_run_before_it_trains(model, tmp_path):
-    config = asking(model, tmp_path, league__evolution__measures='{Solver = "accuracy"}')
-    with pytest.raises(
-        InputError, match=r"measures.Solver: the program does not measure 'accuracy'. Name one"
-    ):
-        run(config, tmp_path / "run")
+    with pytest.raises(InputError, match=r"Hider: the program does not measure 'luck'. Name one of: odd le"):
+        run(hiding(model, tmp_path, "luck"), tmp_path / "run")

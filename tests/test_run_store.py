@@ -19,9 +19,10 @@ from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.files import Epoch
 from sparring.core.manifest import sealed
+from sparring.engine.paid_answers import ANSWERS_FILE
 from sparring.run.progress import RunProgress
 from sparring.run.run_directory import RunDirectory
-from sparring.run.run_layout import files_for_store
+from sparring.run.run_layout import files_for_store, foreign
 from sparring.run.start import fetch_run
 from sparring.run.uploads import Uploads
 
@@ -137,6 +138,18 @@ def test_a_file_that_grows_is_sent_in_parts(tmp_path, store):
     assert fetched()["metrics.jsonl"] == b"x" * 63_000
     assert max(parts) < 63_000
     assert uploads.figures()["store/sent_bytes"] < 63_000 * 8
+
+
+def test_answers_that_were_paid_for_are_stored_though_no_run_deletes_them(tmp_path, store):
+    path = new_run(tmp_path / "run")
+    uploads = begun_uploads(path)
+    for update in (1, 2):
+        append(path, ANSWERS_FILE, '{"call": 0}\n')
+        uploads.note(update)
+        uploads.finish(QUIET)
+    uploads.close()
+    assert fetched()[ANSWERS_FILE] == b'{"call": 0}\n' * 2
+    assert [*foreign(path)] == [path / ANSWERS_FILE]
 
 
 def two_updates(path: Path) -> list[dict[str, bytes]]:

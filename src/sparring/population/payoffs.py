@@ -153,8 +153,8 @@ class PayoffTable:
 
         Both seats weigh the same, however many games each has; if a pair played in one order only, that
         order counts alone. A member against itself earns the mean of both seats, which is 0 in a zero-sum
-        game, and 0 without games. Its error is given as 0, because the rewards of its two seats come from the
-        same games, and how they vary together is not kept.
+        game, and 0 without games. Its error is 0 there; in another game it is an upper bound, because the
+        rewards of its two seats come from the same games, and how they vary together is not kept.
         """
         size = len(members)
         mean_MM, error_MM = np.zeros((size, size)), np.zeros((size, size))
@@ -168,8 +168,10 @@ class PayoffTable:
                 mean_MM[row, column], error_MM[row, column] = self._mean_of_seats(played)
                 games = sum(self.payoff(*seating).games for seating, _ in played)
                 games_MM[row, column] = games // 2 if row == column else games
-        np.fill_diagonal(error_MM, 0.0)
-        return PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
+        matrix = PayoffMatrix(tuple(members), mean_MM, error_MM, games_MM)
+        if matrix.is_zero_sum:
+            np.fill_diagonal(error_MM, 0.0)
+        return matrix
 
     @property
     def seats(self) -> int:

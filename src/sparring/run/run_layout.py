@@ -15,6 +15,7 @@ from sparring.core.files import (
     remove_partial,
 )
 from sparring.core.text import shell_command
+from sparring.engine.paid_answers import ANSWERS_FILE
 from sparring.evaluation.tournament_files import PAGE as TOURNAMENT_PAGE
 from sparring.evaluation.tournament_files import SETTINGS as TOURNAMENT_FILE
 from sparring.finetune.run_files import RunFiles
@@ -27,7 +28,8 @@ SINKS = ("wandb", "tensorboard")
 BEFORE_TUNING = ("metadata.json", "hyper_params.json", "state.json")
 """What sparring finetune writes before its configuration; in other runs these are files of others."""
 _FILES = re.compile(
-    r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|exploitability\.json|won\.jsonl|card\.(html|json)|report\.html|"
+    r"config\.toml|metrics\.jsonl|standings\.jsonl|sessions\.json|report\.html|"
+    r"exploitability\.json|won\.jsonl|card\.(html|json)|"
     rf"{re.escape(LOCK)}|{re.escape(EPOCH_FILE)}|{re.escape(OWNER_FILE)}"
 )
 _IN_FOLDERS = {
@@ -92,16 +94,21 @@ def files_for_store(run: Path) -> dict[str, bool]:
     names = [name for path in files if is_for_store(name := path.relative_to(run).as_posix())]
     first = tuple(f"state/{journal}/" for journal in _READ_FIRST)
     names.sort(key=lambda name: (name.startswith("state/"), not name.startswith(first), name))
-    growing = {path.name for path in growing_files(run)}
+    growing = {*(path.name for path in growing_files(run)), ANSWERS_FILE}
     return {name: name in growing or "/entries-" in name for name in names}
 
 
 def is_for_store(name: str) -> bool:
-    """Return whether a path in a run is that of a complete file that a run writes, and another host needs."""
+    """Return whether a path in a run is that of a complete file that a run writes, and another host needs.
+
+    Answers that were paid for are among them, although no run deletes them as its own (:func:`is_written`).
+    """
     file = PurePosixPath(name)
     if not (file.parts and name.isprintable()) or name == LOCK or name.endswith(PARTIAL):
         return False
-    return not any(part.startswith((".", "/")) for part in file.parts[:-1]) and is_written(file)
+    return not any(part.startswith((".", "/")) for part in file.parts[:-1]) and (
+        name == ANSWERS_FILE or is_written(file)
+    )
 
 
 def foreign(run: Path) -> Iterator[Path]:
