@@ -95,6 +95,7 @@ def exploit(
     If the command was stopped or killed, give it again: it continues.
     """
     config, env = program_and_game(agent, env, program)
+    from sparring.commands.answered import AgentQuery
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import RESULT, Budget, directory_for
@@ -107,15 +108,9 @@ def exploit(
     console, directory = Console(), out or directory_for(agent, env or program, role)
     with renaming(OF_GAMES | {"directory": "--out"}):
         found = train_best_response(
-            agent,
-            env,
+            AgentQuery(agent, env, config, role, start, template, players),
             directory,
             Budget(updates, games_per_step, games, seed, calls),
-            program=config,
-            role=role,
-            template=template,
-            num_players=players,
-            start=start,
             train=partial(train_to_the_end, console=console),
             progress=ConsoleProgress(console),
         )

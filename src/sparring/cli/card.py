@@ -68,25 +68,15 @@ def card(
     if agent is None:
         raise InputError("AGENT", "is missing", "Try: sparring card random --env kuhn_poker")
     config, env = program_and_game(agent, env, program)
+    from sparring.commands.answered import AgentQuery
     from sparring.commands.card import PAGE, make_card
     from sparring.commands.card_page import card_tables
     from sparring.view.watch.text import table_text
 
     directory = out or directory_for(agent, env or program, role, "card")
     with renaming(OF_GAMES | {"directory": "--out"}):
-        found = make_card(
-            agent,
-            env,
-            directory,
-            budget,
-            program=config,
-            role=role,
-            start=start,
-            template=template,
-            num_players=players,
-            train=train,
-            progress=progress,
-        )
+        query = AgentQuery(agent, env, config, role, start, template, players)
+        found = make_card(query, directory, budget, train=train, progress=progress)
     if found is None:
         return
     if json:

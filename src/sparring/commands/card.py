@@ -13,7 +13,6 @@ from sparring.commands.card_page import card_html
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.measuring import WON_GAMES
 from sparring.commands.table_card import Curve, answer_in_table
-from sparring.config import Config
 from sparring.core import SparringError
 from sparring.core.env_id import absolute_id
 from sparring.core.files import write_file
@@ -30,16 +29,10 @@ PAGE, RESULT = "card.html", "card.json"
 
 
 def make_card(
-    name: str,
-    env_id: str | None,
+    query: AgentQuery,
     directory: Path,
     budget: Budget | None = None,
     *,
-    program: Config | None = None,
-    role: str | None = None,
-    start: str = "run",
-    template: str | None = None,
-    num_players: int | None = None,
     train: Train = train_to_the_end,
     progress: Progress | None = None,
 ) -> ExploitabilityCard | None:
@@ -49,28 +42,15 @@ def make_card(
     """
     budget, progress = budget or Budget(), progress or Progress()
     curve, measures = Curve(), list[MeasureChange]()
-    if env_id is not None and tells_moves(absolute_id(env_id, Path())):
-        query = AgentQuery(name, env_id, program, role, start, template, num_players)
+    if query.env_id is not None and tells_moves(absolute_id(query.env_id, Path())):
         found: Exploited | None
         found, curve = answer_in_table(query, directory, budget, progress)
     else:
-        found = exploit(
-            name,
-            env_id,
-            directory,
-            budget,
-            program=program,
-            role=role,
-            start=start,
-            template=template,
-            num_players=num_players,
-            train=train,
-            progress=progress,
-        )
+        found = exploit(query, directory, budget, train=train, progress=progress)
         if found is None:
             return None
         curve, measures = _training(RunDirectory(directory))
-    card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=env_id is not None))
+    card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=query.env_id is not None))
     try:
         content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
         write_file(directory / RESULT, content.encode())
