@@ -46,7 +46,10 @@ Role = Annotated[
 Updates = Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")]
 GamesPerStep = Annotated[
     int | None,
-    typer.Option(min=2, help="Games of each update; by default 1024, behind an API 64. Not for a program."),
+    typer.Option(
+        min=2,
+        help="Games of each update; by default 1024, 64 if a model learns from an API. Not for a program.",
+    ),
 ]
 Games = Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")]
 Start = Annotated[
