@@ -183,6 +183,8 @@ def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(tmp_path):
     found = msgspec.json.decode(made("table", progress).read_bytes(), type=Calibration).cells
     assert progress.lines == ["kuhn_poker, cfr-4: cell 2 of 3", "kuhn_poker, cfr-256: cell 3 of 3"]
     assert found[0].exact == pytest.approx(nash_conv_of_table(KUHN))
+    with pytest.raises(InputError, match="has cells of another budget"):
+        make_table(tmp_path / "table", Budget(2, 40, 40), None, progress, games, policies)
     whole = msgspec.json.decode(made("whole", Progress()).read_bytes(), type=Calibration).cells
     assert [replace(one, seconds=0) for one in found] == [replace(one, seconds=0) for one in whole]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AGENT = typer.Argument(
     metavar="AGENT",
     help=(
-        f"{PLAYER_HELP[:-1]}; base, random or optimal; a policy's .jsonl file; a model behind an API: "
+        f"{PLAYER_HELP[:-1]}; base; a script such as random; a policy's .jsonl file; a model behind an API: "
         "vendor/model, or model@http://host/v1."
     ),
 )

@@ -63,7 +63,8 @@ def card(
             raise InputError("AGENT", f"is {agent}, but --calibrate has policies of its own", "Leave one out")
         from sparring.commands.calibrate import make_table
 
-        print_line(console, f"table: {make_table(calibrate, budget, train, progress)}")
+        with renaming({"directory": "--calibrate"}):
+            print_line(console, f"table: {make_table(calibrate, budget, train, progress)}")
         return
     if agent is None:
         raise InputError("AGENT", "is missing", "Try: sparring card random --env kuhn_poker")
