@@ -135,6 +135,7 @@ def test_a_card_says_how_far_its_response_is_calibrated_on_games_of_its_kind(
     found = calibrated_as(exploited, of_game=True)
     assert said in found.problem
     assert bool(said) == bool(found.problem)
+    assert (found.summary is None) == found.problem.startswith("Not calibrated: ")
 
 
 def test_the_shipped_table_can_be_read_and_kinds_of_games_are_told_apart(monkeypatch):

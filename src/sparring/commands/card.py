@@ -92,20 +92,20 @@ def _measures(results: Sequence[Sequence[EvaluationResult]]) -> list[MeasureChan
 
 
 def calibrated_as(found: Exploited, *, of_game: bool) -> Calibrated:
-    """Return what the table says of games like this one."""
+    """Return what the table says of such responses in games like this one."""
     table, kind = shipped(), kind_of(found.env_id) if of_game else None
-    if not table.cells:
-        return Calibrated(kind, None, "Not calibrated: the table of this package is empty.")
-    if kind is None:
-        what = "games of OpenSpiel alone, where the exact gain is known"
-        return Calibrated(None, summary_of(table.cells), f"Not calibrated here: the table has {what}.")
-    cells = of_kind(table.cells, kind)
-    if not cells:
-        problem = f"Not calibrated: no game of the table has {kind}."
-        return Calibrated(kind, summary_of(table.cells), problem)
+    cells = [] if kind is None else of_kind(table.cells, kind)
     problem = ""
-    if found.positions is None:
-        problem = "The responses of the table learned in tables, this one is a model."
-    elif found.training_games < (least := min(one.training_games for one in cells)):
+    if not table.cells:
+        problem = "the table of this package is empty"
+    elif kind is None:
+        problem = "the table has games of OpenSpiel alone, where the exact gain is known"
+    elif not cells:
+        problem = f"no game of the table has {kind}"
+    elif found.positions is None:
+        problem = "the responses of the table learned in tables, and this one is a model"
+    if problem:
+        return Calibrated(kind, None, f"Not calibrated: {problem}.")
+    if found.training_games < (least := min(one.training_games for one in cells)):
         problem = f"The responses of the table had {least:,} games or more, so this one may find less."
     return Calibrated(kind, summary_of(cells), problem)
