@@ -59,8 +59,11 @@ def card(
     console = Console(stderr=json)
     train, progress = partial(train_to_the_end, console=console), ConsoleProgress(console)
     if calibrate is not None:
-        if agent is not None:
-            raise InputError("AGENT", f"is {agent}, but --calibrate has policies of its own", "Leave one out")
+        given = {"AGENT": agent, "--env": env, "--program": program, "--role": role, "--out": out}
+        for option, value in given.items():
+            if value is not None:
+                problem = f"is {value}, but --calibrate has agents and games of its own"
+                raise InputError(option, problem, "Leave one out")
         from sparring.commands.calibrate import make_table
 
         with renaming({"directory": "--calibrate"}):
