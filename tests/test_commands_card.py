@@ -126,15 +126,17 @@ def exploited(total=NONE, **others):
 )
 def test_a_share_is_of_what_can_be_gained_in_the_games(legal, played, share):
     exact = NashConvResult(
-        **{
-            "env_id": KUHN,
-            "model": "m",
-            "nash_conv": 1.0,
-            "exploitability": [0.5, 0.5],
-            "values": [0.0, 0.0],
-        },
-        **{"best_response_values": [0.5, 0.5], "legal_mass": legal, "min_legal_mass": legal},
-        **{"policy": {}, "observations": {}, "played_gains": played},
+        env_id=KUHN,
+        model="m",
+        nash_conv=1.0,
+        exploitability=[0.5, 0.5],
+        values=[0.0, 0.0],
+        best_response_values=[0.5, 0.5],
+        legal_mass=legal,
+        min_legal_mass=legal,
+        policy={},
+        observations={},
+        played_gains=played,
     )
     found = exploited(Interval(0.7, 0.8, 0.9), exact=exact)
     assert ExploitabilityCard(found, [], [], Calibrated(None, None, "")).share_of_exact == share
