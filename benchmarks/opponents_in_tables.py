@@ -169,7 +169,7 @@ class Training:
     def draw(self) -> tuple[str, int, str]:
         """Return who learns, in which seat, and against whom; if that is itself, it learns in both."""
         if self.league:
-            drawn = self.league.draw(self.draws)
+            drawn = self.league.draw(self.draws, 0)
             return drawn.player, drawn.seat, drawn.opponent
         seat = self.draws.randrange(2)
         if self.pool.draw_mirror(self.draws):

@@ -17,7 +17,7 @@ GAMES = 4 * SNAPSHOT_GAMES
 LOCKSTEP = replace(PLAY, games_per_step=GAMES, max_staleness=0)
 SETTINGS = LeagueSettings.model_validate(
     {"players": {"default": {"role": "main"}, "attacker": {"role": "main_exploiter"}}}
-)
+).seated([{0: "", 1: ""}])
 PATHS = {"default": "average/1", "attacker": "attacker/1"}
 
 

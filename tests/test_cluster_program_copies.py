@@ -123,6 +123,11 @@ class Versions:
         self.there = [path for path in self.there if path in newest or path in paths_in_use]
 
 
+class Opponents(PlaySource):
+    async def rewards(self, player, league):
+        raise AssertionError("there is no league")
+
+
 @pytest.mark.parametrize(
     "population",
     [
@@ -142,7 +147,7 @@ async def test_files_stay_that_a_later_update_or_a_resume_from_the_last_two_need
     serving = ClusterServing(client, {"default": "average"}, learners, tmp_path / "run")
     policies = ["default"]
     handle = LocalHandle(service)
-    opponents = PlaySource(
+    opponents = Opponents(
         config, directory, RunMetrics(None), serving, handle, policies, policies, client, 1, learners
     )
     await opponents.add_members()

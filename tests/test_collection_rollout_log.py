@@ -95,6 +95,7 @@ def test_files_are_named_by_step_and_the_artifact_becomes_a_plain_dictionary(tmp
         "reasoning": None,
         "max_reasoning": None,
         "sampling": None,
+        "stand_in": False,
     }
     assert trajectories_of(rollout)[0].final_rewards == {0: 1.0, 1: -1.0}
 

@@ -3,17 +3,24 @@
 import json
 import math
 import statistics
+from contextlib import asynccontextmanager
 
 import pytest
 
 from matrices import first_of
+from paid_server import paid_server
 from program_files import write_program
-from program_runs import PROOFS, SMALL
+from program_runs import PROOFS, SMALL, configure
 from sparring.commands.answered import AgentQuery
 from sparring.commands.exploit import Budget, exploit
+from sparring.commands.members import Member
 from sparring.commands.psro import psro
+from sparring.commands.serving import serving
 from sparring.commands.tournament import tournament
+from sparring.commands.venues import program_venue
 from sparring.config import load_config
+from sparring.core import MockInferenceClient
+from sparring.evaluation.match import Progress
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 DEBATE = {"program.num_rounds": "1", "program.max_tokens": "4", "program.evaluation_debates": "2"}
@@ -84,3 +91,21 @@ def test_every_program_has_best_responses(case, model, tmp_path):
     answered = exploit(AgentQuery(member), tmp_path / "answer", Budget(updates=1, games=2 * len(roles)))
     assert [(one.seat, one.games) for one in answered.seats] == [(role, 2) for role in roles]
     assert answered.failures == {}
+
+
+async def test_a_model_behind_an_api_has_its_role_in_the_games_of_payoffs(model, tmp_path):
+    @asynccontextmanager
+    async def serve(adapters):
+        yield MockInferenceClient(lambda messages, seed: "from here")
+
+    with paid_server() as server:
+        server.text = "from there"
+        roles = {"frozen__caller": server.name, "roles__Caller__policy": "caller"}
+        venue = program_venue(configure(model, tmp_path, "Three", **roles), "it", "program")
+        assert venue.seats == ("Hider", "Seeker")
+        async with serving([Member("base", "model", "base")], 0, Progress(), serve, venue) as client:
+            answers = [
+                await client.complete([{"role": "user", "content": "?"}], model=one, seed=1)
+                for one in ("base", "caller")
+            ]
+    assert [one.text for one in answers] == ["from here", "from there"]

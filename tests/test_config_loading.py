@@ -285,7 +285,8 @@ def test_a_list_that_is_not_set_has_no_entry_to_change(field, tmp_path):
 )
 @pytest.mark.parametrize("inside", ["", ".0", ".0.id"])
 def test_a_field_that_is_only_for_games_or_programs_says_so_whatever_its_value(preset, field, why, inside):
-    assert problem({f"{field}{inside}": '"x"'}, preset).startswith(f"{field}: {why}. ")
+    players = {"league.players": '{default = {role = "main"}}'} if field.startswith("league.") else {}
+    assert problem({**players, f"{field}{inside}": '"x"'}, preset).startswith(f"{field}: {why}. ")
 
 
 FREE = {"*", "program", "roles", "start", "frozen", "fields", "template_options"}

@@ -1,6 +1,8 @@
 """Which players of a league are replaced, and by children of whom."""
 
+import math
 import random
+import statistics
 
 import pytest
 
@@ -74,6 +76,17 @@ def test_games_that_somebody_did_not_finish_do_not_count():
     assert compare(rewards) == ("a", []), "too few are left"
 
 
+def test_players_without_a_common_game_are_compared_as_independent_samples():
+    first, second = earned(0.0, 40), earned(1.0, 50, seed=1)
+    rewards = {"a": first, "b": {f"{game} of 50": value for game, value in second.items()}}
+    assert compare(rewards) == ("a", ["b"])
+    mean, error = statistics.fmean(second.values()), statistics.stdev(second.values()) / 50**0.5
+    error = math.hypot(error, statistics.stdev(first.values()) / 40**0.5)
+    for spreads, better in ((1.9, []), (2.0, ["b"])):
+        moved = mean - statistics.fmean(first.values()) - spreads * error
+        assert compare(rewards | {"a": {g: v + moved for g, v in first.items()}}) == ("a", better)
+
+
 def test_every_group_loses_its_own_worst_and_the_same_seed_gives_the_same_children():
     groups = [group(a=0.0, b=5.0), group(c=5.0, d=0.0)]
     found = select(groups, SETTINGS, 4)
@@ -86,7 +99,8 @@ def league(players, **rule):
     pool = ModelPool("pfsp", max_active_lora=4)
     for name in players:
         pool.add_policy(name)
-    return League(LeagueSettings.model_validate({"players": players, **rule}), pool, 3)
+    settings = LeagueSettings.model_validate({"players": players, **rule})
+    return League(settings.seated([{0: "", 1: ""}]), pool, 3)
 
 
 def test_players_of_one_role_and_the_same_seats_are_rivals_every_few_updates():

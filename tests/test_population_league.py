@@ -15,7 +15,7 @@ FINDER = {"finder": {"role": "league_exploiter"}}
 DRAWS = 4000
 
 
-def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), **rule):
+def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), turn=1, **rule):
     """A league with these players and, by policy and update, copies that are not rated."""
     pool = ModelPool("pfsp", max_active_lora=8)
     together = dict(one for player in players for one in player.items())
@@ -25,7 +25,13 @@ def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), **rule):
         pool.add_checkpoint(None, update, policy)
     for name in fixed:
         pool.add_fixed(name)
-    return League(LeagueSettings.model_validate({"players": together, **rule}), pool, 3, add_every, seats)
+    settings = LeagueSettings.model_validate({"players": together, **rule})
+    return League(settings.seated([dict.fromkeys(seats, "")]), pool, 3, add_every, seats, turn)
+
+
+def opponent(game):
+    (uid,) = game.others.values()
+    return uid
 
 
 def rate(league, player, uid, wins, losses):
@@ -39,7 +45,7 @@ def rate(league, player, uid, wins, losses):
 def drawn(league, of_what, player="default"):
     """How often something was drawn in games in which ``player`` learns."""
     rng = random.Random(5)
-    games = [one for one in (league.draw(rng) for _ in range(DRAWS)) if one.player == player]
+    games = [one for one in (league.draw(rng, number) for number in range(DRAWS)) if one.player == player]
     return Counter(of_what(one) for one in games)
 
 
@@ -83,7 +89,7 @@ def test_a_main_player_meets_most_whom_it_beats_least():
         rates[uid] = one.pool.recent.win_rate(["default"], uid)
     assert rates["ckpt-0"] == pytest.approx(19 / 22, abs=0.03), "smoothed, and old games fade"
     hard = {uid: (1 - x) ** 2 for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent), hard)
+    assert_in_shares(drawn(one, opponent), hard)
 
 
 def test_a_league_exploiter_meets_all_frozen_members_that_it_does_not_beat_alike():
@@ -92,28 +98,28 @@ def test_a_league_exploiter_meets_all_frozen_members_that_it_does_not_beat_alike
         rate(one, "finder", uid, wins, 20 - wins)
     rates = {uid: one.pool.recent.win_rate(["finder"], uid) for uid in ("ckpt-0", "ckpt-5", "fixed-strong")}
     linear = {uid: min(0.5, 1 - x) for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent, "finder"), linear)
+    assert_in_shares(drawn(one, opponent, "finder"), linear)
 
 
 def test_a_main_exploiter_turns_to_copies_while_the_main_player_is_too_strong():
     one = league(MAIN, ATTACKER, copies=[("default", 0), ("default", 5)])
-    assert set(drawn(one, lambda game: game.opponent, "attacker")) == {"default"}, "not rated yet"
+    assert set(drawn(one, opponent, "attacker")) == {"default"}, "not rated yet"
     rate(one, "attacker", "default", wins=2, losses=8)
-    assert set(drawn(one, lambda game: game.opponent, "attacker")) == {"default"}
+    assert set(drawn(one, opponent, "attacker")) == {"default"}
     rate(one, "attacker", "default", wins=0, losses=60)
     assert one.pool.recent.win_rate(["attacker"], "default") < 0.1
     for uid, wins in (("ckpt-0", 10), ("ckpt-5", 2)):
         rate(one, "attacker", uid, wins, 20 - wins)
     rates = {uid: one.pool.recent.win_rate(["attacker"], uid) for uid in ("ckpt-0", "ckpt-5")}
     variance = {uid: x * (1 - x) for uid, x in rates.items()}
-    assert_in_shares(drawn(one, lambda game: game.opponent, "attacker"), variance)
+    assert_in_shares(drawn(one, opponent, "attacker"), variance)
 
 
 def test_players_learn_by_their_shares_in_both_seats_alike():
     heavy = {"default": {"role": "main", "share": 2.0}}
     one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)])
     rng = random.Random(0)
-    games = [one.draw(rng) for _ in range(DRAWS)]
+    games = [one.draw(rng, number) for number in range(DRAWS)]
     assert_in_shares(
         Counter(game.player for game in games), {"default": 0.5, "attacker": 0.25, "finder": 0.25}
     )
@@ -126,7 +132,8 @@ def test_players_of_one_seat_meet_those_of_the_other():
     attacker = {"attacker": {"role": "main_exploiter", "seats": [1]}}
     one = league(first, second, attacker, copies=[("first", 0), ("second", 0), ("attacker", 3)])
     rng = random.Random(0)
-    met = {(game.player, game.seat, game.opponent) for game in (one.draw(rng) for _ in range(DRAWS))}
+    games = [one.draw(rng, number) for number in range(DRAWS)]
+    met = {(game.player, game.seat, opponent(game)) for game in games}
     assert met == {
         ("first", 0, "second"),
         ("first", 0, "second-ckpt-0"),
@@ -158,10 +165,10 @@ def test_a_player_of_some_seats_is_in_those_alone_and_in_no_game_without_them():
     seats = ("Aff", "Neg", "Judge")
     one = league(first, second, copies=[("first", 0), ("second", 0)], seats=seats)
     rng = random.Random(0)
-    games = [one.draw(rng) for _ in range(DRAWS)]
+    games = [one.draw(rng, number) for number in range(DRAWS)]
     held = {(uid.partition("-ckpt-")[0], seat) for game in games for seat, uid in game.uids.items()}
     assert held == {("first", "Aff"), ("first", "Neg"), ("second", "Judge")}
-    assert {one.draw(rng, seats[:2]).player for _ in range(100)} == {"first"}
+    assert {one.draw(rng, number, seats[:2]).player for number in range(100)} == {"first"}
     assert one.targets("second") == ["first-ckpt-0"]
     assert one.targets("first") == ["first-ckpt-0"]
 
@@ -184,9 +191,17 @@ def test_without_seats_a_player_has_those_whose_policy_has_its_name_or_else_all(
     }
 
 
+def test_seats_are_in_the_order_of_the_game_so_that_rivals_are_compared_in_the_same():
+    players = {"default": {"role": "main", "seats": ["Neg", "Aff"]}, "second": {"role": "main"}}
+    seated = LeagueSettings.model_validate({"players": players}).seated(
+        [{"Aff": "default", "Neg": "default"}]
+    )
+    assert [one.seats for one in seated.players.values()] == [["Aff", "Neg"]] * 2
+
+
 def test_several_main_players_meet_each_other_in_self_play():
     one = league(MAIN, {"second": {"role": "main"}}, copies=[("default", 0)], self_play=1.0, forgotten=0.0)
-    assert_in_shares(drawn(one, lambda game: game.opponent), {"default": 0.5, "second": 0.5})
+    assert_in_shares(drawn(one, opponent), {"default": 0.5, "second": 0.5})
 
 
 def test_an_exploiter_that_beats_a_main_player_comes_first_among_what_is_forgotten():
@@ -305,3 +320,27 @@ def test_figures_count_games_and_name_the_win_rates_that_are_known():
     assert figures.keys() == {"default/games/self_play", *known}
     assert figures["default/win_rate/attacker"] > 0.9
     assert sum(figures[name] for name in known) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_players_take_turns_by_their_shares_with_few_in_an_update(at_once):
+    heavy = {"default": {"role": "main", "share": 2.0}}
+    one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)], at_once=at_once, turn=50)
+    rng = random.Random(0)
+    updates = [
+        Counter(one.draw(rng, number).player for number in range(update * 50, (update + 1) * 50))
+        for update in range(80)
+    ]
+    assert max(len(players) for players in updates) == at_once
+    learned = sum(updates, Counter())
+    for player, share in {"default": 0.5, "attacker": 0.25, "finder": 0.25}.items():
+        assert learned[player] / learned.total() == pytest.approx(share, abs=0.05)
+
+
+def test_somebody_learns_in_a_game_whose_players_do_not_have_their_turn():
+    first = {"first": {"role": "main", "seats": [0, 1]}}
+    third = {"third": {"role": "main", "seats": [2]}}
+    one = league(first, third, copies=[("first", 0), ("third", 0)], seats=(0, 1, 2), at_once=1)
+    rng = random.Random(0)
+    assert {one.draw(rng, number, (0, 1)).player for number in range(10)} == {"first"}
+    assert {one.draw(rng, number).player for number in range(10)} == {"first", "third"}

@@ -126,6 +126,10 @@ TWO = '{default = {role = "main"}, b = {role = "main"}}'
             {"evaluation.opponents": "[]"},
             "league.evolution: needs an evaluation opponent that stays the same",
         ),
+        (
+            {"evaluation.opponents": '["api"]', "frozen": '{api = "some@http://127.0.0.1:1/v1"}'},
+            "league.evolution: needs an evaluation opponent that stays the same",
+        ),
     ],
 )
 def test_an_impossible_evolution_is_one_line(changes, line):

@@ -26,6 +26,28 @@ def asking(model, directory, **changes):
     return league_of("proposer-solver", model, directory, **more | changes)
 
 
+def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a_warning(model, tmp_path):
+    players = """{
+        hider = {role = "main"},
+        second = {role = "main", seats = ["Hider"]},
+        seeker = {role = "main"},
+        third = {role = "main", seats = ["Seeker"]}
+    }""".replace("\n", "")
+    changes = {
+        "league__players": players,
+        "league__evolution__every": "2",
+        "league__evolution__measures": '{Hider = "odd letters"}',
+        "learning__steps": "2",
+        "program__options": "{batch_size = 12}",
+    }
+    said = run(league_of("own", model, tmp_path, **changes), tmp_path / "run")
+    assert "odd letters has 3 items; players are compared by 20 or more, so nobody is replaced" in said
+    last = metrics_of(tmp_path / "run")[-1]
+    compared = {name.split("/")[1] for name in last if name.endswith("/measure")}
+    assert compared == {"hider", "second"}
+    assert not any("/parents/" in name for name in last)
+
+
 @pytest.mark.slow
 def test_players_of_a_measured_role_are_compared_by_it_and_others_are_not(model, tmp_path):
     run(asking(model, tmp_path), tmp_path / "run")
@@ -42,6 +64,7 @@ def test_players_of_a_measured_role_are_compared_by_it_and_others_are_not(model,
     [
         ("{}", "league.evolution.measures: is missing"),
         ('{Judge = "solver exact match"}', "league.evolution.measures: there is no role Judge"),
+        ('{Proposer = "proposer valid"}', "measures: has none for .* compared. Name one for Solver"),
     ],
 )
 def test_a_measure_of_no_role_is_one_line(model, tmp_path, measures, line):

@@ -135,7 +135,7 @@ class GameScheduler:
         return self._job("train", index, env, me, uids, seats)
 
     def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> GameJob:
-        pairing = league.draw(rng, range(env.num_players))
+        pairing = league.draw(rng, index, range(env.num_players))
         uids = [pairing.uids[pid] for pid in range(env.num_players)]
         learns = {pid for pid, uid in enumerate(uids) if uid == pairing.player}
         info = {"reason": pairing.reason}

@@ -10,7 +10,9 @@ from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import InferenceClient
 from sparring.engine.api_models import MembersClient, api_client
 from sparring.evaluation.match import Progress
+from sparring.evaluation.venues import ProgramVenue, Venue
 from sparring.run.assembly import publish_models
+from sparring.run.given_adapters import frozen_of
 
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine
@@ -39,15 +41,19 @@ async def serving(
     seed: int,
     progress: Progress,
     serve: Serve | None = None,
-    frozen: Mapping[str, Path] | None = None,
+    venue: Venue | None = None,
 ) -> AsyncIterator[MembersClient]:
     """Yield a client that answers for every member, each of whose names it knows.
 
-    ``serve`` serves the members' adapters, and those of ``frozen``; without it, this process does.
+    ``serve`` serves the members' adapters, and those that hold other roles of the ``venue``; without it, this
+    process does.
     """
     apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
+    if isinstance(venue, ProgramVenue):
+        apis |= {name: api_client(address) for name, address in frozen_of(venue.config, "api").items()}
+    frozen = {} if venue is None else dict(venue.frozen)
     models = [one for one in members if one.kind == "model"]
-    adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen or {})
+    adapters = {name: path for one in models for name, path in one.adapters().items()} | frozen
     if not models:
         yield MembersClient(None, apis)
     elif serve is None:

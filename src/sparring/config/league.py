@@ -52,6 +52,9 @@ class LeagueSettings(Settings):
     players: dict[PolicyName, PlayerSettings] = Field(default={}, max_length=1000)
     """The players, by name. In evaluations, the policies of `envs` hold the seats (`default` if none is
     given); they must be main players."""
+    at_once: int | None = Field(default=None, ge=1, le=1000)
+    """The number of players that learn in an update, at most. They take turns, more often those with larger
+    shares, and an update of few adapters costs less. By default, all players learn in every update."""
     self_play: float = Field(default=0.35, ge=0, le=1)
     """Share of a main player's games in which it plays against itself, or another main player."""
     forgotten: float = Field(default=0.15, ge=0, le=1)
@@ -89,7 +92,7 @@ class LeagueSettings(Settings):
         """
         groups: dict[tuple[object, ...], list[str]] = {}
         for name, player in self.players.items():
-            groups.setdefault((player.role, *sorted(map(str, player.seats))), []).append(name)
+            groups.setdefault((player.role, *player.seats), []).append(name)
         return [group for group in groups.values() if len(group) > 1]
 
     @property
@@ -108,12 +111,16 @@ class LeagueSettings(Settings):
         return [name for name in self.players if name not in self.mains]
 
     def seated(self, games: Sequence[Seats]) -> Self:
-        """Return the settings with the seats that each player holds in these games, or in a program."""
+        """Return the settings with the seats that each player holds in these games, or in a program.
+
+        They are in the order of the games' own.
+        """
         every = seats_of(games)
         players = {}
         for name, player in self.players.items():
             named = [seat for seat in every if any(policies.get(seat) == name for policies in games)]
-            players[name] = player.model_copy(update={"seats": player.seats or named or every})
+            held = [seat for seat in every if seat in player.seats]
+            players[name] = player.model_copy(update={"seats": held or named or every})
         return self.model_copy(update={"players": players})
 
     def check_seats(self, games: Sequence[tuple[str, Seats]]) -> None:
@@ -125,9 +132,6 @@ class LeagueSettings(Settings):
                 raise InputError(f"league.players.{name}.seats", f"there is no seat {unknown[0]}", known)
             if len({*player.seats}) < len(player.seats):
                 raise InputError(f"league.players.{name}.seats", "names a seat twice", "Name it once")
-        if self.evolution is not None and (unknown := [*self.evolution.measures.keys() - {*every}]):
-            known = f"There are: {', '.join(map(str, every))}"
-            raise InputError("league.evolution.measures", f"there is no role {min(unknown)}", known)
         for game, policies in games:
             if len(policies) < 2:
                 problem = f"its players meet each other, but {game} has one seat that is trained"
@@ -141,9 +145,22 @@ class LeagueSettings(Settings):
                         f"no main player {policy} plays seat {seat} of {game}",
                         f'Add [league.players.{policy}] with role = "main", or name a main player in {named}',
                     )
-        if self.evolution is not None and not held.rivals:
-            problem = "compares players, but no two have the same role and the same seats"
-            raise InputError("league.evolution", problem, "Add a second player of a role, or leave it out")
+        if self.evolution is not None:
+            _check_compared(self.evolution.measures, held, every)
+
+
+def _check_compared(measures: Mapping[str, str], league: LeagueSettings, every: Sequence[Seat]) -> None:
+    """Raise an InputError unless evolution compares players of a league, in a program by measures."""
+    if unknown := [*measures.keys() - {*every}]:
+        known = f"There are: {', '.join(map(str, every))}"
+        raise InputError("league.evolution.measures", f"there is no role {min(unknown)}", known)
+    if not league.rivals:
+        problem = "compares players, but no two have the same role and the same seats"
+        raise InputError("league.evolution", problem, "Add a second player of a role, or leave it out")
+    compared = dict.fromkeys(seat for first, *_ in league.rivals for seat in league.players[first].seats)
+    if measures and not measures.keys() & compared.keys():
+        fix = f"Name one for {' or '.join(map(str, compared))}"
+        raise InputError("league.evolution.measures", "has none for players that are compared", fix)
 
 
 def seats_of(games: Iterable[Seats]) -> list[Seat]:

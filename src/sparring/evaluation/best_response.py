@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 from sparring.core import PlaySpec, Rollout, SparringError, derive_seed
@@ -174,6 +175,7 @@ async def measure_gains(
             return _ENDED
 
     played, won = dict[int, _Game | str](), dict[str, list[Won]]()
+    most = MOST_WON + (concurrency if ends else 0)  # so many may be after the one that ends it
 
     def record(index: int, game: SeatedGame | str) -> None:
         place = index % (num_seats + 1)
@@ -183,11 +185,12 @@ async def measure_gains(
             kept = won.setdefault(seat, [])
             kept.append(Won(game.rewards[place - 1], index, seat, _rollouts_of(game, seat)))
             kept.sort(key=lambda one: (-one.reward, one.index))
-            del kept[MOST_WON:]
+            del kept[most:]
         on_game(len(played), len(named))
 
     await play_games(play_or_end, named, record, concurrency)
-    played = {index: game for index, game in played.items() if index < ended - ended % (num_seats + 1)}
+    counted = ended - ended % (num_seats + 1)
+    played = {index: game for index, game in played.items() if index < counted}
     own, best, failures = dict[int, _Game](), dict[int, _Game](), Counter[str]()
     for index, one in sorted(played.items()):
         round_, place = divmod(index, num_seats + 1)
@@ -209,7 +212,8 @@ async def measure_gains(
         why = failures_text(failures) if failures else "the calls are used up"
         raise SparringError(f"{problem}: {why}")
     seats = [_with_invalid(one, seat, own, best, num_seats) for seat, one in enumerate(found.seats)]
-    return replace(found, seats=seats), [one for name in venue.seats for one in won.get(name, [])]
+    read = ([one for one in won.get(name, []) if one.index < counted][:MOST_WON] for name in venue.seats)
+    return replace(found, seats=seats), [*chain.from_iterable(read)]
 
 
 def _rollouts_of(game: SeatedGame, response: str) -> list[Rollout]:

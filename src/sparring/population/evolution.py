@@ -4,6 +4,7 @@ Players of one role and the same seats are compared by what they earn in the sam
 that stay the same. The worst of them is replaced if others earn more, beyond the interval of the difference.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -72,23 +73,32 @@ def select(groups: Sequence[Rewards], settings: EvolutionSettings, seed: int) ->
 def compare(rewards: Rewards) -> tuple[str, list[str]]:
     """Return the worst player, and those that are better beyond the interval of the difference, best first.
 
-    Only games that every player has finished count; with fewer than ``FEWEST_COMPARED``, nobody is better.
-    Rewards are compared game by game, as the deals are the same. The worst is the worst of n(n - 1)/2
-    comparisons, so the interval covers 1 - 0.05 / (n(n - 1)/2).
+    Only games that every player has finished count, and rewards are compared game by game, as the deals are
+    the same. If no game is everybody's, all of them count, as independent ones. With fewer than
+    ``FEWEST_COMPARED``, nobody is better. The worst is the worst of n(n - 1)/2 comparisons, so the interval
+    covers 1 - 0.05 / (n(n - 1)/2).
     """
-    games = sorted(set.intersection(*(set(earned) for earned in rewards.values())))
-    means = {player: sum(earned[game] for game in games) for player, earned in rewards.items()}
+    common = sorted(set.intersection(*(set(earned) for earned in rewards.values())))
+    values = {player: [earned[game] for game in common or earned] for player, earned in rewards.items()}
+    means = {player: _interval(one).mid for player, one in values.items()}
     worst, *others = sorted(means, key=means.__getitem__)
-    if len(games) < FEWEST_COMPARED:
+    if min(map(len, values.values())) < FEWEST_COMPARED:
         return worst, []
-    pairs = len(means) * (len(means) - 1) / 2
-    by_rank = reversed(others)
-    least = rewards[worst]
-    return worst, [
-        player
-        for player in by_rank
-        if _interval([rewards[player][game] - least[game] for game in games], 1 - 0.05 / pairs).low > 0
-    ]
+    confidence = 1 - 0.05 / (len(means) * (len(means) - 1) / 2)
+    difference = _paired if common else _unpaired
+    by_rank, least = reversed(others), values[worst]
+    return worst, [player for player in by_rank if difference(values[player], least, confidence) > 0]
+
+
+def _paired(values: Sequence[float], least: Sequence[float], confidence: float) -> float:
+    """Return the lower bound of the mean difference."""
+    return _interval([one - other for one, other in zip(values, least, strict=True)], confidence).low
+
+
+def _unpaired(values: Sequence[float], least: Sequence[float], confidence: float) -> float:
+    """Return the lower bound of the difference of the means of independent samples."""
+    one, other = _interval(values, confidence), _interval(least, confidence)
+    return one.mid - other.mid - math.hypot(one.mid - one.low, other.mid - other.low)
 
 
 def _interval(values: Sequence[float], confidence: float = 0.95) -> Interval:

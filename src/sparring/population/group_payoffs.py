@@ -67,10 +67,10 @@ def gain_over_mixture(table: PayoffTable, uid: str, mixture: Mapping[str, float]
     """Return what a member gains over a mixture of others that has all other seats, summed over the seats.
 
     In each seat, it is what the member earns more than the mixture does there. So its expectation is at most
-    the mixture's NashConv. The 95% interval is that of the games, which are independent of the mixture. What
-    all seats earn together has an error of at most the sum of their errors, and none if it is always the
-    same. If the mixture did not meet itself, because a game for two is zero-sum, and an invalid move pays
-    otherwise, it is taken from the games of the member.
+    the mixture's NashConv. The 95% interval is that of the games; the member's are independent of the
+    mixture. What all seats earn together has an error of at most the sum of their errors, and none if it is
+    always the same. If the mixture did not meet itself, because a game for two is zero-sum, and an invalid
+    move pays otherwise, it is taken from the games of the member.
 
     Raises:
         ValueError: some of these members did not meet.

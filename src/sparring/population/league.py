@@ -1,7 +1,8 @@
 """League: who learns next and against whom, and when players are frozen, as in AlphaStar.
 
 The rules and constants are those of AlphaStar (Vinyals et al., 2019) as its published pseudocode states them.
-Each game has one player that learns, in one of the seats that it holds. Its opponents depend on its role:
+Each game has one player that learns, in one of the seats that it holds; ``at_once`` says how many players
+take turns at it in an update. Its opponents depend on its role:
 
 - ``main``: in 35% of its games itself or another main player (self-play), in 15% a copy that it has
   *forgotten* how to beat (:func:`forgotten`; self-play if there is none), in the rest any frozen member, by
@@ -26,10 +27,11 @@ members to be frozen. A main player that loses to another main player does not t
 """
 
 import random
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import accumulate, permutations
 from typing import Any, Literal
 
 from sparring.config.league import LeagueSettings
@@ -48,6 +50,8 @@ SNAPSHOT_GAMES = 100
 """The games with each target after which a player may be frozen: as many as a win rate remembers."""
 RESET = 0.25
 """The probability that a league exploiter that is frozen starts again."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, modulo 1, are spread evenly over any stretch of them."""
 
 Reason = Literal["self_play", "forgotten", "pfsp", "main"]
 """Why an opponent was drawn: by which of the rules above; ``main`` is a main exploiter's target."""
@@ -68,12 +72,6 @@ class Pairing:
     reason: Reason
 
     @property
-    def opponent(self) -> str:
-        """The member in the other seat of a game for two."""
-        (uid,) = self.others.values()
-        return uid
-
-    @property
     def uids(self) -> dict[Seat, str]:
         """The member in each seat."""
         return {self.seat: self.player, **self.others}
@@ -83,12 +81,13 @@ class League:
     """Draws the games of a league; see the module.
 
     Args:
-        settings: the players with their seats (all, if none is given), and the shares of their games.
+        settings: the players with their seats (:meth:`LeagueSettings.seated`), and the shares of their games.
         pool: has every player as a policy and the copies of all players; its recent results are the win
             rates.
         seed: the run's seed.
         add_every: updates between the copies of a main player; see ``population.add_every``.
         seats: all seats of the games, or the roles of a program that are trained.
+        turn: the draws after which other players have their turn: the games of an update.
     """
 
     def __init__(
@@ -98,6 +97,7 @@ class League:
         seed: int,
         add_every: int = 10,
         seats: Sequence[Seat] = (0, 1),
+        turn: int = 1,
     ) -> None:
         self.settings = settings
         self.pool = pool
@@ -105,27 +105,44 @@ class League:
         self.add_every = add_every
         self.players = settings.players
         self.seats = seats
-        self.held = {name: one.seats or list(seats) for name, one in self.players.items()}
+        self.turn = turn
+        self.held = {name: one.seats for name, one in self.players.items()}
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""
 
     # Who plays
 
-    def draw(self, rng: random.Random, seats: Sequence[Seat] | None = None) -> Pairing:
-        """Return a game: who learns, by shares; its seat, uniformly; its opponents, by its role.
+    def draw(self, rng: random.Random, number: int, seats: Sequence[Seat] | None = None) -> Pairing:
+        """Return the game of a draw's number: who learns, by shares; its seat, uniformly; its opponents, by
+        its role.
 
-        ``seats`` are those of the game, where games have different ones.
+        ``seats`` are those of the game, where games have different ones. If none of them has a player whose
+        turn it is, any player of the game may learn.
         """
         seats = self.seats if seats is None else seats
         held = {name: [seat for seat in own if seat in seats] for name, own in self.held.items()}
-        players = [name for name, own in held.items() if own]
-        player = rng.choices(players, [self.players[name].share for name in players])[0]
+        in_turn = [name for name in self.learning(number // self.turn) if held[name]]
+        players = in_turn or [name for name, own in held.items() if own]
+        shares = None if in_turn else [self.players[name].share for name in players]
+        player = rng.choices(players, shares)[0]
         seat = rng.choice(held[player])
         toss = rng.random() if self.players[player].role == "main" else 1.0
         drawn = {one: self._drawn(player, one, toss, rng) for one in seats if one != seat}
         reasons = [reason for _, reason in drawn.values()]
         reason = "forgotten" if "forgotten" in reasons else reasons[0]
         return Pairing(player, seat, {one: uid for one, (uid, _) in drawn.items()}, reason)
+
+    def learning(self, turn: int) -> list[str]:
+        """Return the ``at_once`` players that learn in a turn, counted from 0, each with the same chance.
+
+        A player with a large share may be there twice. In any number of turns, each player has its share of
+        them, but for one or two. Without ``at_once``, it is nobody's turn.
+        """
+        names, at_once = list(self.players), self.settings.at_once or 0
+        ends = list(accumulate(self.players[name].share for name in names))
+        start = derive_seed(self.seed, "league turns") % 1000 + turn * at_once
+        points = [(start + place) * GOLDEN % 1 * ends[-1] for place in range(at_once)]
+        return [names[bisect(ends, point, hi=len(ends) - 1)] for point in points]
 
     def _drawn(self, player: str, seat: Seat, toss: float, rng: random.Random) -> tuple[str, Reason]:
         """Draw who has another seat of a game in which ``player`` learns; ``toss`` decides for a main one."""

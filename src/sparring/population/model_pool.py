@@ -13,7 +13,7 @@ from sparring.population.exploration import ExplorationTracker
 from sparring.population.opponent_choice import Evidence, OpponentChoice, SamplingRule
 from sparring.population.payoff_games import PayoffGames
 from sparring.population.payoffs import PayoffTable
-from sparring.population.pool_members import ENVIRONMENT_UID, POLICY_UID, PoolMembers, checkpoint_uid
+from sparring.population.pool_members import ENVIRONMENT_UID, FIXED, POLICY_UID, PoolMembers, checkpoint_uid
 from sparring.population.ratings import PRIOR_MU, TrueSkillRatings
 from sparring.population.results import MatchTable, RecentResults
 
@@ -174,13 +174,17 @@ class ModelPool:
         Raises:
             InputError: the name is already registered, or is ``env``.
         """
-        uid = f"fixed-{name}"
+        uid = f"{FIXED}{name}"
         if uid == ENVIRONMENT_UID:
             raise InputError("name", "'env' is reserved for one-player games", "Choose another name.")
         rating = (float(prior_mu), self.ratings.default[1])
         self._members.register(Opponent(uid, kind, path or name, rating, active, policy=policy))
         self._schedule_payoffs(uid)
         return uid
+
+    def place(self, name: str, path: str) -> None:
+        """Let the policy of a scripted player have another file: its run was moved."""
+        self._members.model(f"{FIXED}{name}").path_or_name = path
 
     def current_uid(self, policy: str = POLICY_UID) -> str | None:
         """Return the uid of the latest checkpoint of a policy, or ``None`` before the first."""

@@ -9,7 +9,7 @@ from sparring.core import InputError, Opponent
 from sparring.core.play import PfspForm
 from sparring.population.exploration import ExplorationTracker
 from sparring.population.payoff_games import PayoffGames
-from sparring.population.pool_members import PoolMembers
+from sparring.population.pool_members import FIXED, PoolMembers
 from sparring.population.ratings import TrueSkillRatings
 from sparring.population.results import RecentResults
 
@@ -155,7 +155,7 @@ class OpponentChoice:
         active = [model for model in self.members.active() if model.policy in ("", policy)]
         if self.mode == "fixed":
             fixed, weights = self._fixed(policy), self.rule.weights
-            return fixed, [weights[one.path_or_name or ""] for one in fixed] if weights else None
+            return fixed, [weights[one.uid.removeprefix(FIXED)] for one in fixed] if weights else None
         if self.mode == "mirror":
             return [self.members.current(policy)], None
         if self.mode == "lagged":

@@ -12,8 +12,11 @@ from sparring.population.ratings import Rating
 # The pool's uid of the policy in training.
 POLICY_UID = TRAINED
 
+FIXED = "fixed-"
+"""What the uid of a fixed model begins with, before its name."""
+
 # One-player games are rated against this dummy member, which always scores 0. It is never sampled.
-ENVIRONMENT_UID = "fixed-env"
+ENVIRONMENT_UID = f"{FIXED}env"
 
 
 def checkpoint_uid(iteration: int, policy: str = POLICY_UID) -> str:

@@ -20,6 +20,7 @@ from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.engine.api_models import api_client
 from sparring.envs.catalog import check_playable, describe, library_of
+from sparring.envs.policy_lines import is_policy_file, read_lines
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
 from sparring.learn.model_files import check_model_name
@@ -147,6 +148,10 @@ def _check_frozen(config: Config) -> None:
     if config.run.runtime == "ray" and (other := min([*files, *apis], default=None)):
         problem = f"{config.frozen[other]} is no adapter, and on Ray only adapters are frozen"
         raise InputError(f"frozen.{other}", problem, 'Set run.runtime = "local"')
+    for name, path in files.items():
+        if not is_policy_file(path):
+            raise InputError(f"frozen.{name}", f"{path} is no file with a policy", "Correct the path")
+        read_lines(Path(path))
     if files and not isinstance(config.play, Games):
         name, path = next(iter(files.items()))
         raise InputError(f"frozen.{name}", f"{path} is a policy for games, not programs", "Name an adapter")
@@ -214,6 +219,8 @@ def _check_games(config: Config, checks: _Checks) -> bool:
         for place, name in enumerate(names if env.num_players > 1 and right[f"envs.{index}"] else []):
             field = f"population.fixed_opponents.{place}"
             checks.result(_check_opponent, config, field, name, env.env_id)
+        for name in {*env.seats} & frozen_of(config, "policy").keys() if right[f"envs.{index}"] else ():
+            checks.result(_check_opponent, config, f"envs.{index}.policies", name, env.env_id)
     checks.found += [f"opponents of training: {', '.join(sorted(names))}"] if names else []
     return all(right.values())
 

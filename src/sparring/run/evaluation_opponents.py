@@ -9,6 +9,7 @@ from sparring.envs import catalog
 from sparring.envs.catalog import library_of
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.textarena_moves import family_of
+from sparring.run.given_adapters import frozen_of
 
 OPPONENTS = (*PLAYER_NAMES, BASE)
 MIXTURE = "mixture"
@@ -24,9 +25,12 @@ def evaluation_opponents(config: Config, env: EvaluatedGameSettings) -> list[str
 
 
 def lasting_opponents(config: Config, env: EvaluatedGameSettings) -> list[str]:
-    """Return the opponents in the matches of ``env`` that stay the same: scripts, ``base`` and adapters."""
-    names = evaluation_opponents(config, env)
-    return [name for name in names if name in (*OPPONENTS, *config.frozen) or is_adapter(name)]
+    """Return the opponents in the matches of ``env`` that stay the same.
+
+    These are scripts, ``base``, adapters and policies in files, but no model behind an API.
+    """
+    lasting = {*OPPONENTS, *frozen_of(config, "adapter"), *frozen_of(config, "policy")}
+    return [name for name in evaluation_opponents(config, env) if name in lasting]
 
 
 def all_evaluation_opponents(config: Config) -> list[str]:

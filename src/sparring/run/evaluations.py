@@ -158,9 +158,10 @@ class Evaluations:
                 played: dict[int, Rollout] = {}
                 model, keep = self.results[policy], played.__setitem__
                 await self._play("evolution", env, opponent, model, held, games, keep)
+                named = f"{self.config.label(env)} {opponent}"
                 for index, rollout in played.items():
                     rewards = rollout.extras["final_rewards"]
-                    found[f"{env.name} {opponent} {index}"] = float(rewards[held[index % len(held)]])
+                    found[f"{named} {index}"] = float(rewards[held[index % len(held)]])
         return found
 
     async def _play(

@@ -61,6 +61,9 @@ class LocalGames(GameHost):
             self.members.state.load_state_dict(
                 {**state["games"], "pool": state["pool"], "settings": settings}
             )
+            for one in assembly.fixed_members(self.config):
+                if one.path:
+                    self.members.pool.place(one.name, one.path)
             self.steps.state.load_state_dict(state["buffer"])
         self.members.register(self.collector.NAME, self.settings)
         self.directory.truncate_after(saved.step)

@@ -5,13 +5,14 @@ from statistics import pstdev
 
 from sparring.collection.scheduler import agent_of
 from sparring.config import Config
-from sparring.core import Arena, EpisodeRequest, derive_seed
+from sparring.core import Arena, EpisodeRequest, SparringError, derive_seed
 from sparring.core.own_code import list_of, method_of, own_code, state_of
 from sparring.evaluation.match import earned_by_role
 from sparring.population.model_pool import ModelPool
 from sparring.population.payoff_games import PayoffGame
 from sparring.run.draws import opponent_calls
-from sparring.run.programs import seats_of_program
+from sparring.run.program_seats import rate_members
+from sparring.run.programs import NOTHING_TO_PLAY, seats_of_program
 
 FAR = 0.5
 """How much what two roles earn together may vary, relative to their difference, before a line warns."""
@@ -44,8 +45,8 @@ class ProgramPayoffs:
                 continue
             self._earned.append(earned)
             self.pool.payoffs.add(game.number, seating, earned)
-            self.pool.played.append(seating, earned)
-            self.pool.push_result(seating, earned, result.rollout.episode_type, [])
+            with own_code("the program's outcomes failed"):
+                rate_members(self.pool, self.arena, result, dict(zip(self.roles, seating, strict=True)))
         return failed
 
     def warning(self) -> str:
@@ -68,7 +69,10 @@ class ProgramPayoffs:
         with own_code():
             asked = self.arena.get_batch()
             self.arena.load_state_dict(state)
-        return list_of(EpisodeRequest, asked, f"what {method_of(self.arena, 'get_batch')} returned")
+        batch = list_of(EpisodeRequest, asked, f"what {method_of(self.arena, 'get_batch')} returned")
+        if not batch:
+            raise SparringError(NOTHING_TO_PLAY)
+        return batch
 
     def _request(self, game: PayoffGame, batch: list[EpisodeRequest]) -> EpisodeRequest:
         request = batch[game.number % len(batch)]

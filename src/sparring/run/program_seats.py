@@ -1,7 +1,7 @@
 """Who sits where in a program's episodes: who is trained, and members of the pool in the other roles."""
 
-import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from sparring.config import Config
 from sparring.core import AgentSpec, Arena, EpisodeRequest, GenerateResult, derive_seed
 from sparring.core.own_code import list_of, method_of
 from sparring.core.played import finite_reward
+from sparring.evaluation.match import earned_by_role
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.run.draws import opponent_calls
@@ -73,30 +74,13 @@ class ProgramSeats:
         return seated
 
     def rate(self, result: GenerateResult) -> None:
-        """Rate the members that met in an episode. Roles of a single member are one player.
-
-        What each role earned in it, on average over its matches, goes to the payoffs that the pool keeps.
-        """
-        uids = self.policy_of | result.rollout.meta.get("uids", {})
-        source = method_of(self.arena, "outcomes")
-        earned: dict[str, list[float]] = {role: [] for role in self.policy_of}
-        for rewards in list_of(dict, self.arena.outcomes(result), f"what {source} returned"):
-            for role, reward in rewards.items():
-                finite_reward(reward, f"{source} for role {role}")
-            met = {role: uids[role] for role in rewards if role in uids}
-            for role in met.keys() & earned.keys():
-                earned[role].append(rewards[role])
-            if len(set(met.values())) > 1:
-                scores = [rewards[role] for role in met]
-                self.pool.push_result([*met.values()], scores, result.rollout.episode_type, [])
-        means = {role: math.fsum(some) / len(some) for role, some in earned.items() if some}
-        if len(means) > 1:
-            self.pool.played.append([uids[role] for role in means], list(means.values()))
+        """Rate the members that met in an episode of a step; see :func:`rate_members`."""
+        rate_members(self.pool, self.arena, result, self.policy_of | result.rollout.meta.get("uids", {}))
 
     def _drawn(self, rng: random.Random) -> SeatedRoles | None:
         """Return who has each role, and which learn; ``None`` for a mirror game."""
         if self.league is not None:
-            pairing = self.league.draw(rng)
+            pairing = self.league.draw(rng, self.arena.step_num)
             self.league.count(pairing.player, pairing.reason)
             uids = {str(role): uid for role, uid in pairing.uids.items()}
             learning = {role for role, uid in uids.items() if uid == pairing.player}
@@ -119,3 +103,27 @@ class ProgramSeats:
         agents = {role: agent_of(self.pool, uid, self.others) for role, uid in seats.uids.items()}
         own = {role for role in learning if seats.uids[role] == self.policy_of[role]}
         return {role: agent for role, agent in {**agents, **learning}.items() if role not in own}
+
+
+def rate_members(pool: ModelPool, arena: Arena, result: GenerateResult, uids: Mapping[str, str]) -> None:
+    """Rate the members that met in an episode, given by role. Roles of a single member are one player.
+
+    They are rated by the matches of the program's ``outcomes``. What each role that is trained earned goes to
+    the payoffs that the pool keeps.
+    """
+    source = method_of(arena, "outcomes")
+    for rewards in list_of(dict, arena.outcomes(result), f"what {source} returned"):
+        for role, reward in rewards.items():
+            finite_reward(reward, f"{source} for role {role}")
+        met = {role: uids[role] for role in rewards if role in uids}
+        if len(set(met.values())) > 1:
+            scores = [rewards[role] for role in met]
+            pool.push_result([*met.values()], scores, result.rollout.episode_type, [])
+    roles = [str(role) for role in seats_of_program(arena)]
+    if len(roles) < 2:
+        return
+    seating, earned = [uids[role] for role in roles], earned_by_role(result, roles)
+    if isinstance(earned, str):
+        pool.played.append_failure(seating)
+    else:
+        pool.played.append(seating, earned)

@@ -9,7 +9,7 @@ from typing import Any
 from sparring.collection.local_handle import LocalHandle
 from sparring.collection.rollout_log import BatchLog, RolloutLog, write_rollouts
 from sparring.config import Config
-from sparring.config.league import LeagueSettings
+from sparring.config.league import FEWEST_COMPARED, LeagueSettings
 from sparring.core import (
     AgentSpec,
     Arena,
@@ -32,6 +32,7 @@ from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, list_of, own_code, returned, state_of
 from sparring.core.play import trajectories_of_roles
 from sparring.core.records import records_from_steps, rewarded_without_step
+from sparring.core.text import counted
 from sparring.core.types import seated
 from sparring.evaluation.figures import figure_text, figures_of
 from sparring.evaluation.results import MeasureResult, evaluation_path, write_evaluation
@@ -44,6 +45,7 @@ from sparring.run.play_source import PlaySource
 from sparring.run.program_payoffs import ProgramPayoffs
 from sparring.run.program_seats import ProgramSeats
 from sparring.run.programs import (
+    NOTHING_TO_PLAY,
     drawn_by_role,
     failures_of_evaluation,
     measured,
@@ -251,7 +253,7 @@ class ProgramSource(PlaySource):
 
     def _check(self, results: list[GenerateResult]) -> None:
         if not results:
-            raise SparringError("the program's get_batch has nothing to play")
+            raise SparringError(NOTHING_TO_PLAY)
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         failed = [rollout.error for rollout in rollouts if rollout.error is not None]
         check_failures(failed, len(rollouts), self.config.collection.max_failed_fraction, "episodes")
@@ -304,7 +306,7 @@ class ProgramSource(PlaySource):
         self._report_failures(seen, progress)
         self.directory.check_epoch()
         if not step:
-            self._check_compared(measures)
+            self._check_compared(measures, progress)
         summary = {}
         for name, result in measures.items():
             write_evaluation(self.directory.evaluation, step, name, result)
@@ -313,15 +315,23 @@ class ProgramSource(PlaySource):
         self.serving.reset()
         return summary
 
-    def _check_compared(self, measures: Mapping[str, MeasureResult]) -> None:
-        """Raise an InputError unless the program measures what evolution compares players by."""
+    def _check_compared(self, measures: Mapping[str, MeasureResult], progress: RunProgress) -> None:
+        """Raise an InputError unless the program measures what evolution compares players by.
+
+        A measure of too few items is a warning.
+        """
         league = self.config.league
         wanted = {} if league is None or league.evolution is None else league.evolution.measures
         for role, name in wanted.items():
-            if name.removeprefix(SMALLEST) not in measures:
+            measure = name.removeprefix(SMALLEST)
+            if measure not in measures:
                 problem = f"the program does not measure {shown(name)}"
                 known = f"Name one of: {', '.join(measures)}"
                 raise InputError(f"league.evolution.measures.{role}", problem, known)
+            items = len(measures[measure].values)
+            if items < FEWEST_COMPARED:
+                least = f"players are compared by {FEWEST_COMPARED} or more, so nobody is replaced"
+                progress.warn_of(0, f"{measure} has {counted(items, 'item')}; {least}")
 
     async def _measured(self, agents: dict[str, AgentSpec]) -> dict[str, MeasureResult]:
         playing = seated.set(agents)
@@ -333,7 +343,10 @@ class ProgramSource(PlaySource):
         return measured(measures, drawn_by_role(self.arena, agents))
 
     async def rewards(self, player: str, league: LeagueSettings) -> dict[str, float]:
-        """Measure the program with the player in its roles, and the base model in the others."""
+        """Measure the program with the player in its roles, and the base model in the others.
+
+        An item is named by its place and the number of items: where some are missing, nobody knows which.
+        """
         assert league.evolution is not None
         held, names = roles_of_policies(self.config, self.arena)[player], league.evolution.measures
         wanted = next((names[role] for role in held if role in names), None)
@@ -345,7 +358,8 @@ class ProgramSource(PlaySource):
         measures = await self._measured(measured_agents(self.arena, self.config, models))
         result = measures.get(wanted.removeprefix(SMALLEST))
         sign = -1 if wanted.startswith(SMALLEST) else 1
-        return {} if result is None else {str(item): sign * one for item, one in enumerate(result.values)}
+        values = [] if result is None else result.values
+        return {f"{item} of {len(values)}": sign * one for item, one in enumerate(values)}
 
     def _keep_evaluated(self, step: int, results: list[GenerateResult]) -> None:
         """Write the first episodes of an evaluation, ordered by seed because they end in any order."""

@@ -50,6 +50,7 @@ from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.programs.question_arena import QuestionArena
 from sparring.run.rewards import build_credit
 
+NOTHING_TO_PLAY = "the program's get_batch has nothing to play"
 LONGEST_NAME = 100
 """Characters of the name of a measure, which names a file."""
 MIN_TEMPERATURE = 0.01

@@ -143,8 +143,8 @@ class RunProgress(Progress):
 
     def tell_replaced(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Print which players of a league were replaced, by children of whom."""
-        for player, parents in replaced(metrics).items():
-            name = player.removeprefix(LEAGUE)
+        figures = {name.removeprefix(LEAGUE): one for name, one in metrics.items() if name.startswith(LEAGUE)}
+        for name, parents in replaced(figures).items():
             print_line(self.console, f"update {step:>4}: {name} is now a child of {' and '.join(parents)}")
 
     def warn_of(self, step: int, warning: str) -> None:
