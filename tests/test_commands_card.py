@@ -18,10 +18,13 @@ from sparring.core.confidence_intervals import Interval
 from sparring.evaluation import calibration
 from sparring.evaluation.best_response import Exploited, SeatGain
 from sparring.evaluation.calibration import Calibration, CalibrationCell, kind_of, shipped, summary_of
+from sparring.evaluation.exploitability_card import Calibrated, ExploitabilityCard
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import nash_conv_of_table, states_of
+from sparring.evaluation.results import NashConvResult
 
 KUHN = "kuhn_poker"
+NONE = Interval(0.0, 0.0, 0.0)
 DEBATE = """
 [program]
 type = "debate"
@@ -110,6 +113,35 @@ def test_a_table_is_summed_up_by_ranks_recovery_and_what_cannot_be():
     assert msgspec.json.decode(Calibration(cells).to_bytes(), type=Calibration).cells == cells
 
 
+def exploited(total=NONE, **others):
+    return Exploited(
+        **{"seats": [SeatGain("0", 20, NONE, NONE, total)], "total": total, "rounds": 20, "failures": {}},
+        **{"planned_rounds": 20, "env_id": KUHN, "model": "m", "settled": False, "training_games": 1000},
+        **{"minutes": 0.1, "exact": None} | others,
+    )
+
+
+@pytest.mark.parametrize(
+    ("legal", "played", "share"), [(1.0, None, 0.8), (0.9, None, None), (0.9, [0.6, 1.0], 0.5)]
+)
+def test_a_share_is_of_what_can_be_gained_in_the_games(legal, played, share):
+    exact = NashConvResult(
+        env_id=KUHN,
+        model="m",
+        nash_conv=1.0,
+        exploitability=[0.5, 0.5],
+        values=[0.0, 0.0],
+        best_response_values=[0.5, 0.5],
+        legal_mass=legal,
+        min_legal_mass=legal,
+        policy={},
+        observations={},
+        played_gains=played,
+    )
+    found = exploited(Interval(0.7, 0.8, 0.9), exact=exact)
+    assert ExploitabilityCard(found, [], [], Calibrated(None, None, "")).share_of_exact == share
+
+
 @pytest.mark.parametrize(
     ("cells", "positions", "said"),
     [
@@ -126,15 +158,10 @@ def test_a_card_says_how_far_its_response_is_calibrated_on_games_of_its_kind(
     from sparring.commands import card as made
 
     monkeypatch.setattr(made, "shipped", lambda: Calibration(cells))
-    none = Interval(0.0, 0.0, 0.0)
-    exploited = Exploited(
-        **{"seats": [SeatGain("0", 1, none, none, none)], "total": none, "rounds": 1, "failures": {}},
-        **{"planned_rounds": 1, "env_id": KUHN, "model": "m", "positions": positions},
-        **{"settled": False, "training_games": 1000, "minutes": 0.1, "exact": None},
-    )
-    found = calibrated_as(exploited, of_game=True)
+    found = calibrated_as(exploited(positions=positions), of_game=True)
     assert said in found.problem
     assert bool(said) == bool(found.problem)
+    assert (found.summary is None) == found.problem.startswith("Not calibrated: ")
 
 
 def test_the_shipped_table_can_be_read_and_kinds_of_games_are_told_apart(monkeypatch):
@@ -183,6 +210,8 @@ def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(tmp_path):
     found = msgspec.json.decode(made("table", progress).read_bytes(), type=Calibration).cells
     assert progress.lines == ["kuhn_poker, cfr-4: cell 2 of 3", "kuhn_poker, cfr-256: cell 3 of 3"]
     assert found[0].exact == pytest.approx(nash_conv_of_table(KUHN))
+    with pytest.raises(InputError, match="has cells of another budget"):
+        make_table(tmp_path / "table", Budget(2, 40, 40), None, progress, games, policies)
     whole = msgspec.json.decode(made("whole", Progress()).read_bytes(), type=Calibration).cells
     assert [replace(one, seconds=0) for one in found] == [replace(one, seconds=0) for one in whole]
 

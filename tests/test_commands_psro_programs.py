@@ -11,6 +11,7 @@ from matrices import first_of
 from paid_server import paid_server
 from program_files import write_program
 from program_runs import PROOFS, SMALL, configure
+from sparring.commands.answered import AgentQuery
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.members import Member
 from sparring.commands.psro import psro
@@ -87,7 +88,7 @@ def test_every_program_has_best_responses(case, model, tmp_path):
     config, roles = config_of(case, model, tmp_path)
     psro(config, tmp_path / "psro")
     member = str(tmp_path / "psro" / "member-001")
-    answered = exploit(member, None, tmp_path / "answer", Budget(updates=1, games=2 * len(roles)))
+    answered = exploit(AgentQuery(member), tmp_path / "answer", Budget(updates=1, games=2 * len(roles)))
     assert [(one.seat, one.games) for one in answered.seats] == [(role, 2) for role in roles]
     assert answered.failures == {}
 

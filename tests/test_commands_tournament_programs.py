@@ -9,6 +9,7 @@ from game_runs import configure as configure_game
 from game_runs import run as run_game
 from program_runs import SMALL, adapter, configure, logged, run
 from sparring.cli.main import main
+from sparring.commands.answered import AgentQuery
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.psro import psro
 from sparring.commands.psro_page import psro_table
@@ -141,7 +142,7 @@ def test_a_programs_policies_are_answered_in_each_role(trained, tmp_path, capsys
 @pytest.mark.slow  # policies of roles are answered above, one of both seats in test_commands_exploit
 def test_a_debates_policy_is_answered_on_either_side(debated, tmp_path, capsys):
     capsys.readouterr()
-    found = exploit(str(debated), None, tmp_path / "answer", Budget(updates=1, games=4))
+    found = exploit(AgentQuery(str(debated)), tmp_path / "answer", Budget(updates=1, games=4))
     assert [(one.seat, one.games) for one in found.seats] == [("Aff", 2), ("Neg", 2)]
     assert found.total.mid == pytest.approx(sum(one.gain.mid for one in found.seats))
     assert {model for _, model in seats_of(tmp_path / "answer")} == {"policy"}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AGENT = typer.Argument(
     metavar="AGENT",
     help=(
-        f"{PLAYER_HELP[:-1]}; base, random or optimal; a policy's .jsonl file; a model behind an API: "
+        f"{PLAYER_HELP[:-1]}; base; a script such as random; a policy's .jsonl file; a model behind an API: "
         "vendor/model, or model@http://host/v1."
     ),
 )
@@ -46,7 +46,10 @@ Role = Annotated[
 Updates = Annotated[int, typer.Option(min=1, help="Updates of the best response, at most.")]
 GamesPerStep = Annotated[
     int | None,
-    typer.Option(min=2, help="Games of each update; by default 1024, behind an API 64. Not for a program."),
+    typer.Option(
+        min=2,
+        help="Games of each update; by default 1024, 64 if a model learns from an API. Not for a program.",
+    ),
 ]
 Games = Annotated[int, typer.Option(min=2, help="Games that measure it, with balanced seats.")]
 Start = Annotated[
@@ -95,6 +98,7 @@ def exploit(
     If the command was stopped or killed, give it again: it continues.
     """
     config, env = program_and_game(agent, env, program)
+    from sparring.commands.answered import AgentQuery
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import RESULT, Budget, directory_for
@@ -107,15 +111,9 @@ def exploit(
     console, directory = Console(), out or directory_for(agent, env or program, role)
     with renaming(OF_GAMES | {"directory": "--out"}):
         found = train_best_response(
-            agent,
-            env,
+            AgentQuery(agent, env, config, role, start, template, players),
             directory,
             Budget(updates, games_per_step, games, seed, calls),
-            program=config,
-            role=role,
-            template=template,
-            num_players=players,
-            start=start,
             train=partial(train_to_the_end, console=console),
             progress=ConsoleProgress(console),
         )

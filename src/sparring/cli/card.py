@@ -59,34 +59,28 @@ def card(
     console = Console(stderr=json)
     train, progress = partial(train_to_the_end, console=console), ConsoleProgress(console)
     if calibrate is not None:
-        if agent is not None:
-            raise InputError("AGENT", f"is {agent}, but --calibrate has policies of its own", "Leave one out")
+        given = {"AGENT": agent, "--env": env, "--program": program, "--role": role, "--out": out}
+        for option, value in given.items():
+            if value is not None:
+                problem = f"is {value}, but --calibrate has agents and games of its own"
+                raise InputError(option, problem, "Leave one out")
         from sparring.commands.calibrate import make_table
 
-        print_line(console, f"table: {make_table(calibrate, budget, train, progress)}")
+        with renaming({"directory": "--calibrate"}):
+            print_line(console, f"table: {make_table(calibrate, budget, train, progress)}")
         return
     if agent is None:
         raise InputError("AGENT", "is missing", "Try: sparring card random --env kuhn_poker")
     config, env = program_and_game(agent, env, program)
+    from sparring.commands.answered import AgentQuery
     from sparring.commands.card import PAGE, make_card
     from sparring.commands.card_page import card_tables
     from sparring.view.watch.text import table_text
 
     directory = out or directory_for(agent, env or program, role, "card")
     with renaming(OF_GAMES | {"directory": "--out"}):
-        found = make_card(
-            agent,
-            env,
-            directory,
-            budget,
-            program=config,
-            role=role,
-            start=start,
-            template=template,
-            num_players=players,
-            train=train,
-            progress=progress,
-        )
+        query = AgentQuery(agent, env, config, role, start, template, players)
+        found = make_card(query, directory, budget, train=train, progress=progress)
     if found is None:
         return
     if json:

@@ -41,7 +41,7 @@ class AgentQuery:
     """
 
     name: str
-    env_id: str | None
+    env_id: str | None = None
     program: Config | None = None
     role: str | None = None
     start: str = "run"

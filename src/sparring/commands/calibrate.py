@@ -11,7 +11,6 @@ from time import process_time
 import msgspec
 import pyspiel
 
-from sparring.collection.serialization import UNREADABLE
 from sparring.commands.answered import AgentQuery
 from sparring.commands.best_response import Train
 from sparring.commands.exploit import Budget
@@ -27,6 +26,7 @@ from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, Calib
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
+from sparring.evaluation.tournament_files import read_content
 
 GAMES = (
     "kuhn_poker",
@@ -44,6 +44,8 @@ GAMES = (
     "y(board_size=3)",
 )
 """The games of the table: poker, dice, cards, boards seen and unseen, auctions, partners, three players."""
+BUDGET = "budget.json"
+"""What the directory's cells were measured with."""
 NEAR = 256
 """Iterations of CFR after which a policy is near an equilibrium in a game for two."""
 MODEL = BUNDLED_MODEL
@@ -121,14 +123,16 @@ def make_table(
     Tables come first, since language models take longer.
 
     Raises:
+        InputError: the directory has cells of another budget.
         SparringError: a training had to stop, or a file cannot be written.
     """
+    _check_budget(directory, budget)
     places = [(env_id, name) for name in policies for env_id in games]
     cells = list[CalibrationCell]()
     for number, (env_id, name) in enumerate(places, start=1):
         stem = file_part(f"{env_name(env_id)}-{name}")
         file = directory / "cells" / f"{stem}.json"
-        cell = _read(file)
+        cell = read_content(file, CalibrationCell, "Delete it: it is measured again")
         if cell is None:
             progress.say(f"{env_id}, {name}: cell {number} of {len(places)}")
             agent = _agent(env_id, name, directory, stem, train)
@@ -139,6 +143,16 @@ def make_table(
     table = directory / CALIBRATION_FILE
     write_file(table, Calibration(cells).to_bytes())
     return table
+
+
+def _check_budget(directory: Path, budget: Budget) -> None:
+    before = read_content(directory / BUDGET, Budget, "Name another directory")
+    if before is None:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_file(directory / BUDGET, msgspec.json.encode(budget))
+    elif before != budget:
+        fix = "Give the same options, or name another directory"
+        raise InputError("directory", f"{directory} has cells of another budget", fix)
 
 
 def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> str:
@@ -181,13 +195,3 @@ def _measure(
         training_games=found.training_games,
         seconds=round(process_time() - began, 1),
     )
-
-
-def _read(file: Path) -> CalibrationCell | None:
-    """Return a cell that was measured; ``None`` if it was not. Raises InputError: it is damaged."""
-    if not file.is_file():
-        return None
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=CalibrationCell)
-    except UNREADABLE as error:
-        raise InputError(str(file), "is no cell of a table", "Delete it: it is measured again") from error

@@ -13,7 +13,6 @@ from sparring.commands.card_page import card_html
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.measuring import WON_GAMES
 from sparring.commands.table_card import Curve, answer_in_table
-from sparring.config import Config
 from sparring.core import SparringError
 from sparring.core.env_id import absolute_id
 from sparring.core.files import write_file
@@ -30,16 +29,10 @@ PAGE, RESULT = "card.html", "card.json"
 
 
 def make_card(
-    name: str,
-    env_id: str | None,
+    query: AgentQuery,
     directory: Path,
     budget: Budget | None = None,
     *,
-    program: Config | None = None,
-    role: str | None = None,
-    start: str = "run",
-    template: str | None = None,
-    num_players: int | None = None,
     train: Train = train_to_the_end,
     progress: Progress | None = None,
 ) -> ExploitabilityCard | None:
@@ -49,28 +42,15 @@ def make_card(
     """
     budget, progress = budget or Budget(), progress or Progress()
     curve, measures = Curve(), list[MeasureChange]()
-    if env_id is not None and tells_moves(absolute_id(env_id, Path())):
-        query = AgentQuery(name, env_id, program, role, start, template, num_players)
+    if query.env_id is not None and tells_moves(absolute_id(query.env_id, Path())):
         found: Exploited | None
         found, curve = answer_in_table(query, directory, budget, progress)
     else:
-        found = exploit(
-            name,
-            env_id,
-            directory,
-            budget,
-            program=program,
-            role=role,
-            start=start,
-            template=template,
-            num_players=num_players,
-            train=train,
-            progress=progress,
-        )
+        found = exploit(query, directory, budget, train=train, progress=progress)
         if found is None:
             return None
         curve, measures = _training(RunDirectory(directory))
-    card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=env_id is not None))
+    card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=query.env_id is not None))
     try:
         content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
         write_file(directory / RESULT, content.encode())
@@ -112,20 +92,20 @@ def _measures(results: Sequence[Sequence[EvaluationResult]]) -> list[MeasureChan
 
 
 def calibrated_as(found: Exploited, *, of_game: bool) -> Calibrated:
-    """Return what the table says of games like this one."""
+    """Return what the table says of such responses in games like this one."""
     table, kind = shipped(), kind_of(found.env_id) if of_game else None
-    if not table.cells:
-        return Calibrated(kind, None, "Not calibrated: the table of this package is empty.")
-    if kind is None:
-        what = "games of OpenSpiel alone, where the exact gain is known"
-        return Calibrated(None, summary_of(table.cells), f"Not calibrated here: the table has {what}.")
-    cells = of_kind(table.cells, kind)
-    if not cells:
-        problem = f"Not calibrated: no game of the table has {kind}."
-        return Calibrated(kind, summary_of(table.cells), problem)
+    cells = [] if kind is None else of_kind(table.cells, kind)
     problem = ""
-    if found.positions is None:
-        problem = "The responses of the table learned in tables, this one is a model."
-    elif found.training_games < (least := min(one.training_games for one in cells)):
+    if not table.cells:
+        problem = "the table of this package is empty"
+    elif kind is None:
+        problem = "the table has games of OpenSpiel alone, where the exact gain is known"
+    elif not cells:
+        problem = f"no game of the table has {kind}"
+    elif found.positions is None:
+        problem = "the responses of the table learned in tables, and this one is a model"
+    if problem:
+        return Calibrated(kind, None, f"Not calibrated: {problem}.")
+    if found.training_games < (least := min(one.training_games for one in cells)):
         problem = f"The responses of the table had {least:,} games or more, so this one may find less."
     return Calibrated(kind, summary_of(cells), problem)

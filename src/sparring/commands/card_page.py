@@ -7,7 +7,7 @@ from sparring.commands.tables import budget_text, exploited_table, gain_text, ti
 from sparring.core.text import counted
 from sparring.evaluation.exploitability_card import ExploitabilityCard
 from sparring.view.cards import Card, card_of
-from sparring.view.charts import Chart, Line
+from sparring.view.charts import Chart, banded_line
 from sparring.view.episodes import first_episodes
 from sparring.view.report.cards import Shared, cards_html
 from sparring.view.report.html import Page
@@ -61,13 +61,7 @@ def card_html(card: ExploitabilityCard, games: Path) -> str:
     first, *others = card_tables(card)
     page.table("Gains", first)
     if card.curve:
-        line = Line(
-            "",
-            [float(step) for step, _ in card.curve],
-            [one.mid for _, one in card.curve],
-            [one.low for _, one in card.curve],
-            [one.high for _, one in card.curve],
-        )
+        line = banded_line("", {float(step): one for step, one in card.curve})
         settled = "It had settled." if result.settled else "It had not settled: more updates may find more."
         name, what = "Mean reward", "The response's mean reward against the agent"
         if result.positions is not None:
@@ -100,7 +94,8 @@ def _tiles(card: ExploitabilityCard) -> list[tuple[str, str, str]]:
     known = card.calibrated.summary
     recovery = None if known is None else known.median_recovery
     shown = "not calibrated" if recovery is None else f"{recovery:.0%}"
-    tiles.append(("This probe finds", shown, "" if recovery is None else "of the exact gain, median"))
+    median = f"of the exact gain, median{', with more games' if card.calibrated.problem else ''}"
+    tiles.append(("This probe finds", shown, "" if recovery is None else median))
     return tiles
 
 

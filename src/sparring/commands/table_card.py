@@ -20,7 +20,7 @@ from sparring.core.confidence_intervals import Interval
 from sparring.core.files import write_file
 from sparring.engine.paid_answers import CallsSpent
 from sparring.evaluation.best_response import LEAST_ROUNDS, Exploited
-from sparring.evaluation.match import Progress
+from sparring.evaluation.match import Play, Progress
 from sparring.evaluation.table_response import ROUND, TableResponse, TableResponses
 from sparring.evaluation.tournament_files import lock_results, read_content
 from sparring.evaluation.venues import GameVenue
@@ -110,7 +110,7 @@ class _Learning:
     def __post_init__(self) -> None:
         size = PAID_GAMES_PER_STEP if self.answered.api is not None else ROUND
         self.responses = TableResponses(len(self.venue.seats), derive_seed(self.budget.seed, "table"), size)
-        self.learned = read_content(self.directory / LEARNED, Learned, "Delete the directory") or Learned()
+        self.learned = read_content(self.directory / LEARNED, Learned, "Delete it") or Learned()
         for response in self.responses.seats:
             if (file := self._file(response)).is_file():
                 response.load(file)
@@ -149,23 +149,27 @@ class _Learning:
 
     async def _learn(self, look: int) -> None:
         """Learn the games before a look that were not learned yet, and look."""
-        started, responses, learned = perf_counter(), self.responses, self.learned
-        games = self.budget.training_games * look // (LOOKS * len(responses.seats))
-        is_new = responses.ended < games * len(responses.seats)
-        async with self.venue.playing(self.measuring.client(measured=False), responses) as play:
-            doing = f"{self.venue.name}: responses learn in tables"
-            total = games * len(responses.seats)
-            with self.progress.doing(doing, "games", total) as count:
-                policy = self.measuring.agents
-                await responses.learn(play, self.venue.name, policy, games, count)
-            for response in responses.seats:
-                response.save(self._file(response))
-            if look < LOOKS and (is_new or len(learned.curve) < look):
-                games = max(2, self.budget.games // LOOKS)
-                found, _ = await self.measuring.gains(games, play, look=True)
-                learned.curve.append((responses.games, found.total))
-        learned.seconds += perf_counter() - started
-        write_file(self.directory / LEARNED, msgspec.json.encode(learned))
+        started = perf_counter()
+        try:
+            async with self.venue.playing(self.measuring.client(measured=False), self.responses) as play:
+                await self._learn_and_look(look, play)
+        finally:
+            self.learned.seconds += perf_counter() - started
+        write_file(self.directory / LEARNED, msgspec.json.encode(self.learned))
+
+    async def _learn_and_look(self, look: int, play: Play) -> None:
+        responses, curve = self.responses, self.learned.curve
+        seats = len(responses.seats)
+        games = self.budget.training_games * look // (LOOKS * seats)
+        is_new = responses.ended < games * seats
+        doing = f"{self.venue.name}: responses learn in tables"
+        with self.progress.doing(doing, "games", games * seats) as count:
+            await responses.learn(play, self.venue.name, self.measuring.agents, games, count)
+        for response in responses.seats:
+            response.save(self._file(response))
+        if look < LOOKS and (is_new or len(curve) < look):
+            found, _ = await self.measuring.gains(max(2, self.budget.games // LOOKS), play, look=True)
+            curve.append((responses.games, found.total))
 
     def _file(self, response: TableResponse) -> Path:
         return self.directory / f"seat-{response.seat}.json"

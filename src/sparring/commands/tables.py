@@ -131,7 +131,7 @@ def _notes_on_gains(result: Exploited) -> Iterator[str]:
     if result.failures:
         failed = sum(result.failures.values())
         yield f"{counted(failed, 'game')} failed and did not count: {failures_text(result.failures)}"
-    if result.exact is not None:
+    if result.exact is not None and result.exact.legal_mass < 1:
         legal = f"legal answers only, which have {100 * result.exact.legal_mass:.1f}% of the probability"
         if result.exact.played_gains is None:
             yield f"Exact is for the {legal}. In the games, invalid moves lose."

@@ -139,9 +139,7 @@ def size_of(states: int) -> int:
 
 def of_kind(cells: Sequence[CalibrationCell], kind: KindOfGame) -> list[CalibrationCell]:
     """Return the cells of one kind of game."""
-    return [
-        one for one in cells if KindOfGame(one.perfect_information, one.players, size_of(one.states)) == kind
-    ]
+    return [one for one in cells if one.kind == kind]
 
 
 def summary_of(cells: Sequence[CalibrationCell]) -> CalibrationSummary:
