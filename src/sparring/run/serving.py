@@ -82,13 +82,22 @@ class EmbeddedServing(Serving):
         self.directory = directory
         self.base_name = base_name
         self._copies: set[str] = set()
+        self._served: dict[str, tuple[int, int]] = {}
         self.engine.publish(BASE, BASE, 0)
 
     async def publish(self, saved: Saved) -> None:
-        """Answer with the learners' weights, which change in place, under new versions."""
-        for policy, version in saved.versions.items():
-            for name in (policy, self.results[policy]):
-                self.engine.publish(name, name, version)
+        """Answer with the learners' weights, which change in place, under new versions.
+
+        A policy that neither learned nor began again keeps its contexts.
+        """
+        now = {
+            policy: (version, saved.ages.get(policy, version)) for policy, version in saved.versions.items()
+        }
+        for policy, (version, _) in now.items():
+            if self._served.get(policy) != now[policy]:
+                for name in (policy, self.results[policy]):
+                    self.engine.publish(name, name, version)
+        self._served = now
 
     async def freeze(self, uid: str, policy: str) -> str | None:
         """Write a copy of what the training of a policy has produced into ``population``."""
