@@ -54,6 +54,7 @@ def watched(command: Command, address: str) -> bool:
     return shown and step > 0
 
 
+@pytest.mark.slow  # test_cluster_overlap and test_cluster_learner_group kill by default
 def test_a_run_finishes_by_itself_and_is_watched_although_every_kind_of_actor_is_killed_once(faults):
     command = faults.train(0, *QUICK, updates=UPDATES)
     assert command.wait_until(lambda: command.saved() > 0)

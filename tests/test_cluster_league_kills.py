@@ -149,6 +149,7 @@ def whole(request, config, tmp_path_factory):
         yield run, run.ended(), directory / "copies"
 
 
+@pytest.mark.slow  # test_cluster_program_league kills by default
 @pytest.mark.parametrize("place", first_of(PLACES, 2))
 async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, whole, place):
     run, expected, copies = whole
@@ -165,6 +166,7 @@ async def test_a_league_that_was_killed_goes_on_as_if_it_had_not_been(config, wh
     assert all(torch.equal(one, tensors[name]) for name, one in again.tensors().items())
 
 
+@pytest.mark.slow  # as above
 def test_the_exploiters_were_frozen_and_started_again(whole):
     run = whole[0]
     copies = {one.uid: one for one in run.pool.pool.opponents() if one.kind == "checkpoint"}

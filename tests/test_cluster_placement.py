@@ -125,6 +125,7 @@ def test_what_the_cluster_does_not_have_is_waited_for_and_then_an_error_in_one_l
     assert "ray.cpus_per_collector" in str(caught.value)
 
 
+@pytest.mark.slow  # test_cluster_failover takes engines in by default
 def test_engines_beyond_the_least_number_are_placed_when_the_cluster_grows(nodes):
     # Ray may never look again at groups that are made while it still counts what an earlier test used.
     wait_until(lambda: ray.available_resources().get("CPU") == 4)

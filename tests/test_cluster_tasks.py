@@ -20,7 +20,7 @@ def said_in(run):
     return {path.name: path.read_bytes().count(b"completion_token_ids") for path in run.glob("tasks/*.jsonl")}
 
 
-@pytest.mark.slow  # a program's run asks on Ray by default, below
+@pytest.mark.slow  # test_run_tasks asks in one process by default
 def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, cluster):
     games = {"collection__games_per_step": "4", "evaluation__games": "2"}
     on_ray = configure(model, run__runtime="ray", ray__address=cluster, **SHORT, **games)
@@ -33,6 +33,7 @@ def test_a_run_of_games_asks_the_same_on_ray_as_in_one_process(model, tmp_path, 
     assert said_in(tmp_path / "ray") == said_in(tmp_path / "local")
 
 
+@pytest.mark.slow  # test_run_tasks asks in one process by default
 def test_a_program_on_ray_asks_each_of_its_policies(model, tmp_path, cluster):
     config = configure_program(model, tmp_path, run__runtime="ray", ray__address=cluster, **SHORT)
     train(config, tmp_path / "run", quiet())
