@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_text import CHAT_CONTROL_TOKENS, HTML, TERMINAL
-from sparring.core import InputError, MockInferenceClient, SparringError
-from sparring.engine.paid_answers import ENOUGH, CallsSpent, PaidAnswers, PaidFile, PaidLine
+from sparring.core import InputError, MockInferenceClient, SparringError, TransientError
+from sparring.engine.paid_answers import ENOUGH, MOST_FAILURES, CallsSpent, PaidAnswers, PaidFile, PaidLine
 
 ASK = [{"role": "user", "content": "Check, bet, call or fold?"}]
 OTHER = [{"role": "user", "content": "Check or bet?"}]
@@ -97,7 +97,7 @@ def test_a_call_that_is_cancelled_keeps_its_answer(tmp_path):
     assert api.calls == 1
 
 
-def test_a_call_that_fails_is_counted_and_others_ask_in_its_stead(tmp_path):
+def test_a_call_that_fails_does_not_count_and_others_ask_in_its_stead(tmp_path):
     path, api = tmp_path / "answers.jsonl", Api()
     answers, failed = api.responses, []
 
@@ -110,7 +110,21 @@ def test_a_call_that_fails_is_counted_and_others_ask_in_its_stead(tmp_path):
     api.responses = fails_once
     found, calls = ask(api, path, range(40))
     assert sum(isinstance(one, SparringError) for one in found) == 1
-    assert calls == ENOUGH + 1
+    assert calls == ENOUGH == PaidFile(path, None).calls
+
+
+def test_a_server_that_is_gone_is_one_line_and_uses_up_no_calls(tmp_path):
+    path, api = tmp_path / "answers.jsonl", Api()
+
+    def is_gone(messages, seed):
+        raise TransientError("the connection failed")
+
+    api.responses = is_gone
+    found, calls = ask(api, path, range(40), measured=True, limit=50)
+    assert calls == PaidFile(path, None).calls == 0
+    ended = [one for one in found if isinstance(one, InputError)]
+    assert len(ended) == 40 - MOST_FAILURES + 1
+    assert str(ended[0]).startswith("mover: failed 16 times in a row: the connection failed. See that it")
 
 
 @settings(max_examples=25)

@@ -56,7 +56,8 @@ def card_html(card: ExploitabilityCard, games: Path) -> str:
     result = card.exploited
     last = max((step for step, _ in card.curve), default=0)
     subtitle = "What a best response gains that was trained against it"
-    page = Page(f"Exploitability card of {title_of(result)}", escape(subtitle), last_step=last)
+    turn = "update" if result.positions is None else "game"
+    page = Page(f"Exploitability card of {title_of(result)}", escape(subtitle), turn=turn, last_step=last)
     page.tiles(_tiles(card))
     first, *others = card_tables(card)
     page.table("Gains", first)

@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 
 from sparring.collection.serialization import UNREADABLE
-from sparring.core import InferenceClient, InputError, Messages, ModelResponse, derive_seed
+from sparring.core import (
+    InferenceClient,
+    InputError,
+    Messages,
+    ModelResponse,
+    SparringError,
+    derive_seed,
+)
 from sparring.core.concurrency import CallSlots
 from sparring.core.files import append_at
 from sparring.core.messages import as_text, said
@@ -27,6 +34,8 @@ ANSWERS_FILE = "answers.jsonl"
 LAST_SECONDS = 60.0
 ENOUGH = 16
 """Answers to a prompt after which training draws from those that were paid for."""
+MOST_FAILURES = 16
+"""Calls in a row without an answer after which no more are made."""
 
 
 class CallsSpent(InputError):
@@ -34,7 +43,7 @@ class CallsSpent(InputError):
 
 
 class PaidLine(msgspec.Struct, omit_defaults=True):
-    """A line of the file: a call that begins, without ``text``, or its answer.
+    """A line of the file: a call that begins, without ``text``, its answer, or that it ``failed``.
 
     Attributes:
         call: the number of the call.
@@ -54,6 +63,7 @@ class PaidLine(msgspec.Struct, omit_defaults=True):
     thought: str | None = None
     ended: bool = True
     prompt: list[dict[str, str]] = []
+    failed: bool = False
 
     def response(self) -> ModelResponse:
         """Return the answer."""
@@ -68,13 +78,14 @@ class PaidFile:
     """The file of the answers of a directory. The next line replaces a half-written last one, which a kill
     left; a damaged line costs its own answer alone.
 
-    At most ``limit`` calls are made in all, those of earlier processes included.
+    At most ``limit`` calls are made in all, those of earlier processes included. Calls that failed do not
+    count.
     """
 
     def __init__(self, path: Path, limit: int | None) -> None:
         self.path = path
         self.limit = limit
-        self.calls = 0
+        self._begun = self._failed = 0
         self.kept: dict[tuple[str, bool], list[PaidLine]] = defaultdict(list)
         self.by_seed: dict[tuple[str, int, bool], PaidLine] = {}
         content = path.read_bytes() if path.is_file() else b""
@@ -83,17 +94,26 @@ class PaidFile:
             with suppress(*UNREADABLE):
                 self._take(msgspec.json.decode(line, type=PaidLine))
 
+    @property
+    def calls(self) -> int:
+        """The calls that were made and did not fail."""
+        return self._begun - self._failed
+
     def begin(self) -> int:
         """Count another call and return its number; raise CallsSpent if no more may be made."""
         if self.limit is not None and self.calls >= self.limit:
             problem = f"all {self.limit:,} calls to models behind an API are made"
             raise CallsSpent("collection.api_calls", problem, "Allow more: what they answered is kept")
-        self._write(PaidLine(self.calls))
-        return self.calls - 1
+        self._write(PaidLine(self._begun))
+        return self._begun - 1
 
     def keep(self, line: PaidLine) -> None:
         """Keep an answer: it is on the disk when this returns."""
         self._write(line, sync=True)
+
+    def fail(self, call: int) -> None:
+        """Write down that a call failed."""
+        self._write(PaidLine(call, failed=True))
 
     def _write(self, line: PaidLine, *, sync: bool = False) -> None:
         content = msgspec.json.encode(line) + b"\n"
@@ -106,7 +126,8 @@ class PaidFile:
         self._take(line)
 
     def _take(self, line: PaidLine) -> None:
-        self.calls = max(self.calls, line.call + 1)
+        self._begun = max(self._begun, line.call + 1)
+        self._failed += line.failed
         if line.text is not None:
             self.kept[line.key, line.measured].append(line)
             if line.seed is not None:
@@ -120,7 +141,8 @@ class PaidAnswers(InferenceClient):
     training, a prompt is asked ``ENOUGH`` times; then its answers are drawn from those that came first. Where
     ``measured``, each call is new. ``max_tokens`` limits an answer if a call does not.
 
-    Waiting for answers to the same prompt ends when they come or fail. A call that is cancelled is paid for,
+    Waiting for answers to the same prompt ends when they come or fail. If ``MOST_FAILURES`` calls in a row
+    fail, that is an InputError. A call that is cancelled is paid for,
     so it ends when its answer is kept, or after ``LAST_SECONDS``.
     """
 
@@ -136,6 +158,7 @@ class PaidAnswers(InferenceClient):
         self._pending = Counter[str]()
         self._asked: set[tuple[str, int | None]] = set()
         self._arrived: dict[str, asyncio.Event] = {}
+        self._failures = 0
 
     async def complete(
         self,
@@ -165,7 +188,7 @@ class PaidAnswers(InferenceClient):
                     messages, temperature, max_tokens, False, seed=seed, sampling=sampling, **options
                 )
                 keep = partial(_line_of, call, key, seed, self.measured, prompt)
-                return await self._to_its_end(asyncio.create_task(self._kept(asked, keep)))
+                return await self._to_its_end(asyncio.create_task(self._kept(call, asked, keep)))
         finally:
             self._pending[key] -= 1
             self._asked.discard((key, seed))
@@ -173,9 +196,20 @@ class PaidAnswers(InferenceClient):
                 event.set()
 
     async def _kept(
-        self, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
+        self, call: int, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
     ) -> ModelResponse:
-        response = await asked
+        try:
+            response = await asked
+        except SparringError as error:
+            self.file.fail(call)
+            self._failures += 1
+            if self._failures >= MOST_FAILURES:
+                problem = f"failed {self._failures} times in a row: {error}"
+                raise InputError(
+                    self.name, problem, "See that it answers, and give the command again"
+                ) from error
+            raise
+        self._failures = 0
         response.text = encodable(response.text)
         self.file.keep(line_of(response))
         return response
