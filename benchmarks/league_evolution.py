@@ -22,7 +22,7 @@ from sparring.config import load_config
 from sparring.population.evolution import replaced
 from sparring.run.run_directory import RunDirectory
 from sparring.run.single_process import train
-from training_runs import over_runs
+from training_runs import main_players, over_runs
 
 GAMES = {"kuhn": "kuhn_poker", "liars-dice": "liars_dice(dice_sides=3)"}
 PLAYERS = ("default", "second", "third", "fourth")
@@ -35,7 +35,7 @@ SETTINGS = {
     "evaluation.nash_conv": "false",
     "evaluation.opponents": "['random', 'base']",
     "population.add_every": "5",
-    "league.players": "{" + ", ".join(f'{name} = {{role = "main"}}' for name in PLAYERS) + "}",
+    "league.players": main_players(dict.fromkeys(PLAYERS, ())),
 }
 
 

@@ -19,7 +19,7 @@ from sparring.collection import read_metrics
 from sparring.commands.programs import evaluate_program
 from sparring.evaluation.match import Progress
 from sparring.run.run_directory import RunDirectory
-from training_runs import over_runs, sparring
+from training_runs import learned_tokens, main_players, over_runs, sparring
 
 ROLES = ("Proposer", "Solver")
 SOLVED, DISTANCE = "solver exact match", "proposer distance"
@@ -27,7 +27,7 @@ MORE = 2
 EVERY = 16
 COPIES = ("", "-2", "-3", "-4")
 PLAYERS = [(f"{role.lower()}{more}", role) for more in COPIES for role in ROLES]
-LEAGUE = [f"--league.players.{name}={{role = 'main', seats = ['{role}']}}" for name, role in PLAYERS]
+LEAGUE = [f"--league.players={main_players({name: [role] for name, role in PLAYERS})}"]
 EVOLUTION = [
     f"--league.evolution.every={EVERY}",
     f"--league.evolution.measures={{Solver = '{SOLVED}', Proposer = 'smallest {DISTANCE}'}}",
@@ -63,12 +63,6 @@ def measured(run: RunDirectory, way: str) -> dict[str, list[float]]:
     return dict(json.loads(file.read_text()))
 
 
-def tokens(run: RunDirectory) -> float:
-    """Return the tokens that were learned."""
-    lines = read_metrics(run.metrics_file)
-    return float(sum(line["time/trained_tokens_per_second"] * line["time/learn_seconds"] for line in lines))
-
-
 def main() -> None:
     """Make the runs that are missing, and print the table."""
     parser = argparse.ArgumentParser(
@@ -87,7 +81,7 @@ def main() -> None:
         found = [measured(run, way) for run in runs]
         cells = [over_runs([of(one[SOLVED]) for one in found]) for of in (max, fmean, min)]
         cells += [over_runs([of(one[DISTANCE]) for one in found]) for of in (min, fmean, max)]
-        millions = fmean(tokens(run) for run in runs) / 1e6
+        millions = fmean(learned_tokens(read_metrics(run.metrics_file)) for run in runs) / 1e6
         print(f"| {way} | {millions:.2f} M | {' | '.join(cells)} |", flush=True)
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from measuring import print_table, ratio
-from run_speed import Measured, measure
+from run_speed import measure
+from training_runs import learned_tokens, main_players
 
 TREE = Path(__file__).resolve().parent.parent
 ROLES = ("Proposer", "Solver")
@@ -40,32 +41,25 @@ class Cost:
 def kuhn(players: int, games: int) -> dict[str, str]:
     """Return the settings of a league of Kuhn poker."""
     names = ["default", *(f"p{number}" for number in range(1, players))]
-    return {"collection.games_per_step": str(games), "league.players": _mains(names)}
+    players_of = main_players(dict.fromkeys(names, ()))
+    return {"collection.games_per_step": str(games), "league.players": players_of}
 
 
 def proposer_solver(players: int, games: int) -> dict[str, str]:
     """Return the settings of a league over a program's two roles; a single player has both."""
     if players == 1:
         shared = {f"roles.{role}.policy": "both" for role in ROLES}
-        return {**shared, "league.players": _mains(["both"])}
-    seats = {role.lower() + "-another" * number: role for number in range(players // 2) for role in ROLES}
-    return {"league.players": _mains(list(seats), seats)}
-
-
-def _mains(names: list[str], seats: dict[str, str] | None = None) -> str:
-    held = {name: f", seats = ['{seats[name]}']" if seats else "" for name in names}
-    return "{" + ", ".join(f'{name} = {{role = "main"{held[name]}}}' for name in names) + "}"
+        return {**shared, "league.players": main_players({"both": ()})}
+    seats = {role.lower() + "-another" * number: [role] for number in range(players // 2) for role in ROLES}
+    return {"league.players": main_players(seats)}
 
 
 def cost(preset: str, settings: dict[str, str], updates: int, more: list[str]) -> Cost:
     """Train with these settings, once for an update and once for all of them."""
     given = [f"--{field}={value}" for field, value in settings.items()] + more
     first, whole = (measure(TREE, preset, "local", steps, given) for steps in (1, updates))
-    return Cost(whole.cpu_seconds - first.cpu_seconds, _tokens(whole) - _tokens(first), whole.peak_mb)
-
-
-def _tokens(run: Measured) -> float:
-    return sum(line["time/trained_tokens_per_second"] * line["time/learn_seconds"] for line in run.figures)
+    tokens = learned_tokens(whole.figures) - learned_tokens(first.figures)
+    return Cost(whole.cpu_seconds - first.cpu_seconds, tokens, whole.peak_mb)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -71,6 +71,17 @@ def sparring(*arguments: str) -> None:
         subprocess.CalledProcessError: it failed.
     """
     subprocess.run([*SPARRING, *arguments], stdout=subprocess.DEVNULL, check=True)
+
+
+def learned_tokens(lines: Iterable[Mapping[str, float]]) -> float:
+    """Return the tokens that were learned in the updates of these metrics."""
+    return sum(one["time/trained_tokens_per_second"] * one["time/learn_seconds"] for one in lines)
+
+
+def main_players(seats: Mapping[str, Sequence[str]]) -> str:
+    """Return ``league.players``: a main player of each name, with these seats, or all if there are none."""
+    held = {name: f", seats = [{', '.join(map(repr, own))}]" if own else "" for name, own in seats.items()}
+    return "{" + ", ".join(f'{name} = {{role = "main"{own}}}' for name, own in held.items()) + "}"
 
 
 def over_runs(values: Sequence[float]) -> str:

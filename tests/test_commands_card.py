@@ -1,6 +1,7 @@
 """The exploitability card: of an agent behind an API, of a program's role, its page and its calibration."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -240,6 +241,16 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
 def test_the_exact_value_beside_a_script_is_that_of_what_it_does(script, exact, card):
     assert card(script) == 0
     assert written()["exact"]["nash_conv"] == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("name", ["question.json", "learned.json", "seat-0.json", "seat-1.json"])
+def test_a_changed_digit_of_what_a_card_goes_on_from_is_noticed(name, card, capsys):
+    assert card("random") == 0
+    file = Path("card", name)
+    before, digit, after = re.split(r"(\d)(?=\D*\Z)", file.read_text())
+    file.write_text(f"{before}{(int(digit) + 1) % 10}{after}")
+    assert card("random") == Exit.BAD_INPUT
+    assert f"{name}: is damaged" in capsys.readouterr().err
 
 
 def test_a_card_of_another_agent_does_not_go_on_with_the_responses_to_the_first(card, capsys):

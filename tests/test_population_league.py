@@ -15,7 +15,7 @@ FINDER = {"finder": {"role": "league_exploiter"}}
 DRAWS = 4000
 
 
-def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), turn=1, **rule):
+def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), draws_per_turn=1, **rule):
     """A league with these players and, by policy and update, copies that are not rated."""
     pool = ModelPool("pfsp", max_active_lora=8)
     together = dict(one for player in players for one in player.items())
@@ -26,7 +26,7 @@ def league(*players, copies=(), fixed=(), add_every=10, seats=(0, 1), turn=1, **
     for name in fixed:
         pool.add_fixed(name)
     settings = LeagueSettings.model_validate({"players": together, **rule})
-    return League(settings.seated([dict.fromkeys(seats, "")]), pool, 3, add_every, seats, turn)
+    return League(settings.seated([dict.fromkeys(seats, "")]), pool, 3, add_every, seats, draws_per_turn)
 
 
 def opponent(game):
@@ -325,7 +325,7 @@ def test_figures_count_games_and_name_the_win_rates_that_are_known():
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_players_take_turns_by_their_shares_with_few_in_an_update(at_once):
     heavy = {"default": {"role": "main", "share": 2.0}}
-    one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)], at_once=at_once, turn=50)
+    one = league(heavy, ATTACKER, FINDER, copies=[("default", 0)], at_once=at_once, draws_per_turn=50)
     rng = random.Random(0)
     updates = [
         Counter(one.draw(rng, number).player for number in range(update * 50, (update + 1) * 50))

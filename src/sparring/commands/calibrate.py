@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import process_time
 
-import msgspec
 import pyspiel
 
 from sparring.commands.answered import AgentQuery
@@ -26,7 +25,7 @@ from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, Calib
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
-from sparring.evaluation.tournament_files import read_content
+from sparring.evaluation.tournament_files import read_content, write_content
 
 GAMES = (
     "kuhn_poker",
@@ -138,7 +137,7 @@ def make_table(
             agent = _agent(env_id, name, directory, stem, train)
             cell = _measure(env_id, name, agent, directory / "cards" / stem, budget, progress)
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_file(file, msgspec.json.encode(cell))
+            write_content(file, cell)
         cells.append(cell)
     table = directory / CALIBRATION_FILE
     write_file(table, Calibration(cells).to_bytes())
@@ -149,7 +148,7 @@ def _check_budget(directory: Path, budget: Budget) -> None:
     before = read_content(directory / BUDGET, Budget, "Name another directory")
     if before is None:
         directory.mkdir(parents=True, exist_ok=True)
-        write_file(directory / BUDGET, msgspec.json.encode(budget))
+        write_content(directory / BUDGET, budget)
     elif before != budget:
         fix = "Give the same options, or name another directory"
         raise InputError("directory", f"{directory} has cells of another budget", fix)

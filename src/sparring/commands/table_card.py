@@ -7,24 +7,21 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from sparring.collection.serialization import UNREADABLE
 from sparring.commands.answered import AgentQuery, Answered, find_answered
 from sparring.commands.exploit import PAID_GAMES_PER_STEP, PAID_TOKENS, Budget, cost_line
 from sparring.commands.measuring import Measuring, write_won
 from sparring.config.model import InferenceSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.confidence_intervals import Interval
-from sparring.core.files import write_file
-from sparring.core.manifest import sealed, unsealed
 from sparring.engine.paid_answers import CallsSpent
 from sparring.evaluation.best_response import LEAST_ROUNDS, Exploited
 from sparring.evaluation.match import Play, Progress
 from sparring.evaluation.table_response import ROUND, TableResponse, TableResponses
-from sparring.evaluation.tournament_files import lock_results
+from sparring.evaluation.tournament_files import lock_results, read_content, write_content
 from sparring.evaluation.venues import GameVenue
 
 QUESTION = "question.json"
@@ -33,7 +30,6 @@ LEARNED = "learned.json"
 LOOKS = 4
 """The response is measured so often while it learns, the last time when it has."""
 
-Kept = TypeVar("Kept")
 Curve = list[tuple[int, Interval]]
 """What the response gains in all seats, after so many games."""
 
@@ -84,25 +80,15 @@ def _check_question(answered: Answered, venue: GameVenue, directory: Path, budge
     agent = answered.agent
     now = TableQuestion(agent.name, agent.weights(), venue.settings, budget.seed)
     file = directory / QUESTION
-    before = _read(file, TableQuestion, "Name another directory")
+    before = read_content(file, TableQuestion, "Name another directory")
     if before is None:
-        write_file(file, sealed(msgspec.to_builtins(now)))
+        write_content(file, now)
     elif before != now:
         fix = "Name another directory"
         raise InputError("directory", f"{directory} has the responses to another agent, game or seed", fix)
 
 
-def _read(file: Path, kind: type[Kept], fix: str) -> Kept | None:
-    """Return what was written to a file; ``None`` if there is none."""
-    if not file.is_file():
-        return None
-    try:
-        return msgspec.convert(unsealed(file.read_bytes()), kind)
-    except UNREADABLE as error:
-        raise InputError(str(file), f"is damaged: {error}", fix) from error
-
-
-class Learned(msgspec.Struct):
+class TableProgress(msgspec.Struct):
     """How far the learning is, beside the tables: what was seen when it was looked at, and the seconds."""
 
     curve: Curve = []
@@ -123,10 +109,9 @@ class _Learning:
     def __post_init__(self) -> None:
         size = PAID_GAMES_PER_STEP if self.answered.api is not None else ROUND
         self.responses = TableResponses(len(self.venue.seats), derive_seed(self.budget.seed, "table"), size)
-        self.learned = _read(self.directory / LEARNED, Learned, "Delete it") or Learned()
+        self.learned = read_content(self.directory / LEARNED, TableProgress, "Delete it") or TableProgress()
         for response in self.responses.seats:
-            if (file := self._file(response)).is_file():
-                response.load(file)
+            response.load(self._file(response))
 
     async def exploited(self) -> tuple[Exploited, Curve]:
         """Return what the responses gain."""
@@ -168,7 +153,7 @@ class _Learning:
                 await self._learn_and_look(look, play)
         finally:
             self.learned.seconds += perf_counter() - started
-        write_file(self.directory / LEARNED, sealed(msgspec.to_builtins(self.learned)))
+        write_content(self.directory / LEARNED, self.learned)
 
     async def _learn_and_look(self, look: int, play: Play) -> None:
         responses, curve = self.responses, self.learned.curve

@@ -43,7 +43,7 @@ class CallsSpent(InputError):
 
 
 class PaidLine(msgspec.Struct, omit_defaults=True):
-    """A line of the file: a call that begins, without ``text``, its answer, or that it ``failed``.
+    """A line of the file: a call that begins, without ``text``, or its answer.
 
     Attributes:
         call: the number of the call.
@@ -63,7 +63,6 @@ class PaidLine(msgspec.Struct, omit_defaults=True):
     thought: str | None = None
     ended: bool = True
     prompt: list[dict[str, str]] = []
-    failed: bool = False
 
     def response(self) -> ModelResponse:
         """Return the answer."""
@@ -78,14 +77,14 @@ class PaidFile:
     """The file of the answers of a directory. The next line replaces a half-written last one, which a kill
     left; a damaged line costs its own answer alone.
 
-    At most ``limit`` calls are made in all, those of earlier processes included. Calls that failed do not
-    count.
+    At most ``limit`` calls are made in all, those of earlier processes included, and those that failed: they
+    may have been paid for.
     """
 
     def __init__(self, path: Path, limit: int | None) -> None:
         self.path = path
         self.limit = limit
-        self._begun = self._failed = 0
+        self.calls = 0
         self.kept: dict[tuple[str, bool], list[PaidLine]] = defaultdict(list)
         self.by_seed: dict[tuple[str, int, bool], PaidLine] = {}
         content = path.read_bytes() if path.is_file() else b""
@@ -94,26 +93,17 @@ class PaidFile:
             with suppress(*UNREADABLE):
                 self._take(msgspec.json.decode(line, type=PaidLine))
 
-    @property
-    def calls(self) -> int:
-        """The calls that were made and did not fail."""
-        return self._begun - self._failed
-
     def begin(self) -> int:
         """Count another call and return its number; raise CallsSpent if no more may be made."""
         if self.limit is not None and self.calls >= self.limit:
             problem = f"all {self.limit:,} calls to models behind an API are made"
             raise CallsSpent("collection.api_calls", problem, "Allow more: what they answered is kept")
-        self._write(PaidLine(self._begun))
-        return self._begun - 1
+        self._write(PaidLine(self.calls))
+        return self.calls - 1
 
     def keep(self, line: PaidLine) -> None:
         """Keep an answer: it is on the disk when this returns."""
         self._write(line, sync=True)
-
-    def fail(self, call: int) -> None:
-        """Write down that a call failed."""
-        self._write(PaidLine(call, failed=True))
 
     def _write(self, line: PaidLine, *, sync: bool = False) -> None:
         content = msgspec.json.encode(line) + b"\n"
@@ -126,8 +116,7 @@ class PaidFile:
         self._take(line)
 
     def _take(self, line: PaidLine) -> None:
-        self._begun = max(self._begun, line.call + 1)
-        self._failed += line.failed
+        self.calls = max(self.calls, line.call + 1)
         if line.text is not None:
             self.kept[line.key, line.measured].append(line)
             if line.seed is not None:
@@ -141,9 +130,9 @@ class PaidAnswers(InferenceClient):
     training, a prompt is asked ``ENOUGH`` times; then its answers are drawn from those that came first. Where
     ``measured``, each call is new. ``max_tokens`` limits an answer if a call does not.
 
-    Waiting for answers to the same prompt ends when they come or fail. If ``MOST_FAILURES`` calls in a row
-    fail, that is an InputError. A call that is cancelled is paid for,
-    so it ends when its answer is kept, or after ``LAST_SECONDS``.
+    Waiting for answers to the same prompt ends when they come or fail. After ``MOST_FAILURES`` failures in a
+    row, each is an InputError. A call that is cancelled is paid for, so it ends when its answer is kept, or
+    after ``LAST_SECONDS``.
     """
 
     def __init__(
@@ -188,7 +177,7 @@ class PaidAnswers(InferenceClient):
                     messages, temperature, max_tokens, False, seed=seed, sampling=sampling, **options
                 )
                 keep = partial(_line_of, call, key, seed, self.measured, prompt)
-                return await self._to_its_end(asyncio.create_task(self._kept(call, asked, keep)))
+                return await self._to_its_end(asyncio.create_task(self._kept(asked, keep)))
         finally:
             self._pending[key] -= 1
             self._asked.discard((key, seed))
@@ -196,12 +185,11 @@ class PaidAnswers(InferenceClient):
                 event.set()
 
     async def _kept(
-        self, call: int, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
+        self, asked: Awaitable[ModelResponse], line_of: Callable[[ModelResponse], PaidLine]
     ) -> ModelResponse:
         try:
             response = await asked
         except SparringError as error:
-            self.file.fail(call)
             self._failures += 1
             if self._failures >= MOST_FAILURES:
                 problem = f"failed {self._failures} times in a row: {error}"

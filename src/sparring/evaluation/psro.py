@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from sparring.collection.serialization import UNREADABLE
 from sparring.config.population import PsroSettings
-from sparring.core import InputError, SparringError
+from sparring.core import SparringError
 from sparring.core.confidence_intervals import Interval
-from sparring.core.files import write_file
-from sparring.core.manifest import sealed, unsealed
 from sparring.core.play import MetaStrategy
 from sparring.evaluation.tournament import TournamentResult
+from sparring.evaluation.tournament_files import read_content, write_content
 from sparring.population import PayoffMatrix, PayoffTable
 from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
 from sparring.population.meta_strategies import meta_strategy
@@ -159,18 +157,12 @@ def member_name(number: int) -> str:
 
 def read_state(directory: Path) -> PsroState | None:
     """Return what a PSRO found so far; ``None`` before the first iteration."""
-    file = directory / STATE
-    if not file.is_file():
-        return None
-    try:
-        return msgspec.convert(unsealed(file.read_bytes()), PsroState)
-    except (OSError, *UNREADABLE) as error:
-        raise InputError(str(file), f"is damaged: {error}", "Start again under another name") from error
+    return read_content(directory / STATE, PsroState, "Start again under another name")
 
 
 def write_state(directory: Path, state: PsroState) -> None:
     """Write what was found."""
-    write_file(directory / STATE, sealed(msgspec.to_builtins(state)))
+    write_content(directory / STATE, state)
 
 
 def _played(play: Callable[[list[str]], TournamentResult], members: list[str]) -> PayoffTable:

@@ -21,19 +21,14 @@ from pathlib import Path
 
 import msgspec
 
-from sparring.collection.serialization import UNREADABLE
 from sparring.core import PlaySpec, SparringError, derive_seed
-from sparring.core.errors import DamagedState
-from sparring.core.files import read_regular, write_file
-from sparring.core.manifest import sealed, unsealed
 from sparring.core.play import GameTurn
 from sparring.evaluation.match import Agent, Play, SeatedGame, drawn, play_games
 from sparring.evaluation.results import failures_text
+from sparring.evaluation.tournament_files import read_content, write_content
 
 ROUND = 512
 """Games that are played before a response learns from them."""
-MOST_BYTES = 1 << 30
-"""The largest table that is read."""
 LEAST_FAILED = 16
 """A round of so many games or more of which none can be finished ends the learning: the next would not be
 better, and an agent may cost money."""
@@ -41,7 +36,7 @@ LEAST_GAMES = 3
 """A move that was played in fewer games is not the response's."""
 
 
-class Position(msgspec.Struct):
+class SeenPosition(msgspec.Struct):
     """What is known of a position. Lists have an entry for each of its ``moves``.
 
     Attributes:
@@ -58,16 +53,16 @@ class Position(msgspec.Struct):
     value: float = 0.0
 
     @classmethod
-    def of(cls, moves: Sequence[str]) -> "Position":
+    def of(cls, moves: Sequence[str]) -> "SeenPosition":
         """Return a position of which nothing is known."""
         return cls([*moves], [0] * len(moves), [0.0] * len(moves), [{} for _ in moves])
 
 
-class Table(msgspec.Struct):
+class ResponseTable(msgspec.Struct):
     """The positions by key, and the count, sum and sum of squares of the games' rewards; ``failures`` counts
     the games that could not be finished, by reason."""
 
-    positions: dict[str, Position] = {}
+    positions: dict[str, SeenPosition] = {}
     games: int = 0
     failures: dict[str, int] = {}
     total: float = 0.0
@@ -81,7 +76,7 @@ class Table(msgspec.Struct):
         mean = self.total / self.games
         return math.sqrt(max(self.squares / self.games - mean * mean, 0.0)) or 1.0
 
-    def value_of(self, position: Position, move: int) -> float:
+    def value_of(self, position: SeenPosition, move: int) -> float:
         """Return the mean of what followed a move that was played."""
         further = sum(count * self.positions[key].value for key, count in position.next[move].items())
         return (position.earned[move] + further) / position.games[move]
@@ -115,7 +110,7 @@ class TableResponse:
 
     seat: int
     seed: int
-    table: Table = field(default_factory=Table)
+    table: ResponseTable = field(default_factory=ResponseTable)
     explores: bool = False
 
     @property
@@ -127,7 +122,7 @@ class TableResponse:
         """Return the move of a game's turn; ``None`` leaves it to the policy."""
         positions, key = self.table.positions, key_of(view)
         if self.explores and key not in positions:
-            positions[key] = Position.of(moves)
+            positions[key] = SeenPosition.of(moves)
         position = positions.get(key)
         if position is None or position.moves != [*moves]:
             return None
@@ -178,7 +173,7 @@ class TableResponse:
         agents[self.seat] = replace(agents[self.seat], stand_in=True)
         return f"explored-{self.seat}-{number:08d}", PlaySpec(name, len(agents), tuple(agents), seed)
 
-    def _explored(self, position: Position, rng: random.Random) -> int:
+    def _explored(self, position: SeenPosition, rng: random.Random) -> int:
         """Return a move that was not played yet, or else the best of values drawn around the known ones."""
         untried = [move for move, games in enumerate(position.games) if not games]
         if untried:
@@ -190,7 +185,7 @@ class TableResponse:
         ]
         return drawn.index(max(drawn))
 
-    def _best(self, position: Position) -> str | None:
+    def _best(self, position: SeenPosition) -> str | None:
         """Return the best known move; ``None`` if none was played often enough."""
         spread = self.table.deviation
         sure = {
@@ -202,15 +197,12 @@ class TableResponse:
 
     def save(self, path: Path) -> None:
         """Write the table."""
-        write_file(path, sealed(msgspec.to_builtins(self.table)))
+        write_content(path, self.table)
 
     def load(self, path: Path) -> None:
-        """Go on from a table that was saved; raise DamagedState if it was changed since."""
-        try:
-            self.table = msgspec.convert(unsealed(read_regular(path, MOST_BYTES)), Table)
-        except (OSError, *UNREADABLE) as error:
-            fix = "Delete it; its games are played again"
-            raise DamagedState(str(path), f"is damaged: {error}", fix) from error
+        """Go on from a table that was saved, if one was; raise DamagedState if it was changed since."""
+        fix = "Delete it; its games are played again"
+        self.table = read_content(path, ResponseTable, fix) or self.table
 
 
 def key_of(view: str) -> str:

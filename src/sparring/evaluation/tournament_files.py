@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 from sparring.collection.rollout_log import write_rollouts
 from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Rollout
-from sparring.core.files import LOCK, append_at, check_kinds, lock_directory, remove_partial, sync, write_file
+from sparring.core.errors import DamagedState
+from sparring.core.files import (
+    LOCK,
+    append_at,
+    check_kinds,
+    lock_directory,
+    read_regular,
+    remove_partial,
+    sync,
+    write_file,
+)
+from sparring.core.manifest import sealed, unsealed
 from sparring.envs.catalog import reward_bounds
 from sparring.evaluation.schedule import ScheduledGame
 from sparring.population import PayoffTable
@@ -27,6 +38,8 @@ Content = TypeVar("Content")
 SETTINGS, GAMES, PAGE = "tournament.json", "games.jsonl", "tournament.html"
 PAYOFFS_JSON, PAYOFFS_CSV = "payoffs.json", "payoffs.csv"
 NASH_CONVS = "nash_conv.json"
+MOST_BYTES = 1 << 30
+"""The largest file of results that is read."""
 SAMPLES = "games"
 """The directory of the games to read."""
 _WRITTEN = r"tournament\.(json|html)|payoffs\.(json|csv)|nash_conv\.json"
@@ -123,7 +136,7 @@ class TournamentFiles:
                 )
                 if played:
                     _check_settings(path, settings)
-                write_file(path / SETTINGS, msgspec.json.format(msgspec.json.encode(settings), indent=1))
+                write_content(path / SETTINGS, settings)
                 log = (path / GAMES).open("ab", buffering=0)
             except OSError as error:
                 problem = f"{path} cannot be written ({error.strerror})"
@@ -141,7 +154,7 @@ class TournamentFiles:
     def add_nash_conv(self, uid: str, value: float) -> None:
         """Write the NashConv of a member."""
         self.nash_convs[uid] = value
-        write_file(self.path / NASH_CONVS, f"{json.dumps(self.nash_convs, indent=1)}\n".encode())
+        write_content(self.path / NASH_CONVS, self.nash_convs)
 
     def check_rewards(self, env_id: str) -> None:
         """Raise an InputError if a finished game has rewards that the environment cannot pay."""
@@ -248,13 +261,18 @@ def _names(settings: TournamentSettings) -> str:
 
 
 def read_content(file: Path, kind: type[Content], fix: str) -> Content | None:
-    """Return the content of a JSON file; ``None`` if there is none."""
+    """Return what :func:`write_content` wrote to a file; ``None`` if there is none."""
     if not file.is_file():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
+        return msgspec.convert(unsealed(read_regular(file, MOST_BYTES)), kind)
     except UNREADABLE as error:
-        raise InputError(str(file), "is damaged", fix) from error
+        raise DamagedState(str(file), "is damaged", fix) from error
+
+
+def write_content(file: Path, content: object) -> None:
+    """Write a struct or a dictionary as JSON that has its own hash, by which damage is noticed."""
+    write_file(file, sealed(msgspec.to_builtins(content)))
 
 
 def read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:

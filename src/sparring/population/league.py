@@ -87,7 +87,7 @@ class League:
         seed: the run's seed.
         add_every: updates between the copies of a main player; see ``population.add_every``.
         seats: all seats of the games, or the roles of a program that are trained.
-        turn: the draws after which other players have their turn: the games of an update.
+        draws_per_turn: draws after which other players have their turn: the games of an update.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class League:
         seed: int,
         add_every: int = 10,
         seats: Sequence[Seat] = (0, 1),
-        turn: int = 1,
+        draws_per_turn: int = 1,
     ) -> None:
         self.settings = settings
         self.pool = pool
@@ -105,7 +105,9 @@ class League:
         self.add_every = add_every
         self.players = settings.players
         self.seats = seats
-        self.turn = turn
+        self.draws_per_turn = draws_per_turn
+        self._turn_ends = list(accumulate(one.share for one in self.players.values()))
+        self._first_turn = derive_seed(seed, "league turns") % 1000
         self.held = {name: one.seats for name, one in self.players.items()}
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""
@@ -121,7 +123,7 @@ class League:
         """
         seats = self.seats if seats is None else seats
         held = {name: [seat for seat in own if seat in seats] for name, own in self.held.items()}
-        in_turn = [name for name in self.learning(number // self.turn) if held[name]]
+        in_turn = [name for name in self.learning(number // self.draws_per_turn) if held[name]]
         players = in_turn or [name for name, own in held.items() if own]
         shares = None if in_turn else [self.players[name].share for name in players]
         player = rng.choices(players, shares)[0]
@@ -139,8 +141,7 @@ class League:
         them, but for one or two. Without ``at_once``, it is nobody's turn.
         """
         names, at_once = list(self.players), self.settings.at_once or 0
-        ends = list(accumulate(self.players[name].share for name in names))
-        start = derive_seed(self.seed, "league turns") % 1000 + turn * at_once
+        ends, start = self._turn_ends, self._first_turn + turn * at_once
         points = [(start + place) * GOLDEN % 1 * ends[-1] for place in range(at_once)]
         return [names[bisect(ends, point, hi=len(ends) - 1)] for point in points]
 

@@ -240,8 +240,8 @@ def build_league(config: Config, pool: ModelPool, roles: Seats | None = None) ->
         return None
     games = Games(config.envs).seats if roles is None else [roles]
     settings = config.league.seated(games)
-    turn = 1 if roles else config.collection.games_per_step  # draws of a program have the update's number
-    return League(settings, pool, config.seed, config.population.add_every, seats_of(games), turn)
+    draws = 1 if roles else config.collection.games_per_step  # those of a program have their update's number
+    return League(settings, pool, config.seed, config.population.add_every, seats_of(games), draws)
 
 
 def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
