@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from hosts.network import Network
-from hosts.nodes import CORES, Nodes, cores_for
+from hosts.nodes import REQUESTS, Nodes, sizes_for
 from measuring import print_table
 from playing_model import save_playing_model
 
@@ -55,7 +55,7 @@ def cluster(model: Path, places: dict[str, int]) -> Iterator[Nodes]:
     with Network(max(places.values())) as network:
         for host in network.hosts.values():
             shutil.copytree(model, host.home / "model")
-        yield Nodes(network, cores_for(places))
+        yield Nodes(network, sizes_for(places.items()))
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def main() -> None:
         for name in chosen.networks:
             rows.append(measure(model, name, chosen.updates, chosen.staleness))
             print(rows[-1], file=sys.stderr)
-    print(f"actors request {CORES} cores; staleness {chosen.staleness}\n")
+    print(f"actors request these cores and GPUs: {REQUESTS}; staleness {chosen.staleness}\n")
     print_table(header, rows)
 
 

@@ -13,6 +13,7 @@ from job_commands import wait_until
 from sparring.cluster.actor_classes import CommandFilesActor, restarting
 from sparring.cluster.adapters import AdapterCache
 from sparring.cluster.calls import RemoteLogger
+from sparring.cluster.health import Health
 from sparring.cluster.placement import (
     Placement,
     Sharing,
@@ -173,6 +174,24 @@ def test_collectors_are_spread_over_the_nodes_with_free_cores(nodes):
     for one in actors:
         ray.kill(one)
     placement.remove()
+
+
+def test_an_actor_that_has_no_place_any_more_is_lost_with_what_it_waits_for(nodes):
+    node = nodes.add_node(num_cpus=9)  # it may also have the learner and the engine
+    placement = Placement(configured(cpus_per_collector=5), pytest.fail)
+    collector = restarting(CommandFilesActor, **placement.collector(0)).remote("")
+    groups = {"Learner": placement.learners, "Collector-0": placement.collectors}
+    try:
+        ray.get(collector.check.remote())
+        nodes.remove_node(node)
+        watched = Health({"Collector-0": collector}, patience=2.0, groups=groups)
+        with pytest.raises(SparringError) as caught:
+            asyncio.run(asyncio.wait_for(watched.watch(), 60.0))
+        why = "it requests 5 CPUs, and no node has as much free"
+        assert str(caught.value) == f"Collector-0 has not come back for 2 s: {why}"
+    finally:
+        ray.kill(collector)
+        placement.remove()
 
 
 def test_engines_beyond_the_least_number_do_not_take_the_cores_of_the_collectors(nodes):

@@ -6,7 +6,7 @@ from hosts.inside import MOST_HOSTS
 from hosts.network import Network, why_not
 from hosts.nodes import Nodes
 
-CORES = 2
+SIZE = (2, 0)
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     if reason := why_not():
         sys.exit(f"error: {reason}")
     with Network(int(hosts)) as network:
-        nodes = Nodes(network, dict.fromkeys(network.hosts, CORES))
+        nodes = Nodes(network, dict.fromkeys(network.hosts, SIZE))
         print(f"{hosts} hosts; the cluster is at {nodes.address}, which is this host", file=sys.stderr)
         sys.exit(network[1].start(*(command or ["bash"]), env=nodes.environment).wait())
 

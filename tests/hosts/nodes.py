@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -12,14 +12,18 @@ from hosts.network import Network
 from ray_faults import holds_before_end
 from run_files import Weights, same_weights
 
-CORES = {"learner": 4, "collector": 2, "engine": 1}
-"""Cores that the actors of :meth:`Nodes.train` request. With no more cores than these, each has one place."""
+REQUESTS = {"learner": (1, 1), "collector": (2, 0), "engine": (0, 2)}
+"""Cores and GPUs that the actors of :meth:`Nodes.train` request.
+
+None fits where another has been, so on hosts that offer no more each has one place: Ray gives a node that
+comes back to whichever actor it looks at first.
+"""
 HEAD = 1
 PORT = 6379
 TOKEN = ".ray/auth_token"
 LOG = "node.log"
 """Files in the home directory of a host."""
-SIZE = ("--object-store-memory=100000000", "--num-gpus=0", "--disable-usage-stats")
+SIZE = ("--object-store-memory=100000000", "--disable-usage-stats")
 SERVICE = 'while true; do ray start --block "$@"; sleep 0.5; done'
 """Starts a host's node again when it ends, as a service of the system does."""
 SETTINGS = {
@@ -43,29 +47,32 @@ LIMIT_SECONDS = 1800.0
 JOIN_SECONDS = 600
 
 
-def cores_for(places: Mapping[str, int]) -> dict[int, int]:
-    """Return the cores of each host that give the ``learner``, ``collector`` and ``engine`` these places."""
-    return {
-        host: sum(CORES[actor] for actor, place in places.items() if place == host)
-        for host in places.values()
-    }
+Sizes = Mapping[int, tuple[int, int]]
+"""The cores and GPUs of hosts, as told to Ray: the GPUs are none."""
+
+
+def sizes_for(places: Iterable[tuple[str, int]]) -> Sizes:
+    """Return the sizes of hosts that give each ``learner``, ``collector`` and ``engine`` its place."""
+    sizes: dict[int, tuple[int, int]] = {}
+    for actor, host in places:
+        (cores, gpus), (more_cores, more_gpus) = sizes.get(host, (0, 0)), REQUESTS[actor]
+        sizes[host] = cores + more_cores, gpus + more_gpus
+    return sizes
 
 
 class Nodes:
     """A node of Ray on every host, the first with the head.
 
     Args:
-        cores: the cores of each host, as told to Ray; by default none.
+        sizes: the cores and GPUs of each host; by default none.
         settings: more variables of the nodes' environment.
     """
 
     address = f"10.77.0.{HEAD}:{PORT}"
 
-    def __init__(
-        self, network: Network, cores: Mapping[int, int], settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, network: Network, sizes: Sizes, settings: Mapping[str, str] | None = None) -> None:
         self.network = network
-        self._cores = cores
+        self._sizes = sizes
         self.environment = SETTINGS | dict(settings or {})
         network[HEAD].run("ray", "get-auth-token", "--generate", env=self.environment, seconds=JOIN_SECONDS)
         for number in network.hosts:
@@ -81,7 +88,8 @@ class Nodes:
     def start(self, number: int) -> None:
         """Start the node of a host, and again whenever it ends."""
         host = self.network[number]
-        own = [f"--node-ip-address={host.address}", f"--num-cpus={self._cores.get(number, 0)}"]
+        cores, gpus = self._sizes.get(number, (0, 0))
+        own = [f"--node-ip-address={host.address}", f"--num-cpus={cores}", f"--num-gpus={gpus}"]
         join = (
             ["--head", f"--port={PORT}", "--include-dashboard=false"]
             if number == HEAD
@@ -115,10 +123,10 @@ class Nodes:
 
     def train(self, name: str, *arguments: str) -> "Command":
         """Start a run on the cluster."""
-        cores = [f"--ray.cpus_per_{actor}={number}" for actor, number in CORES.items()]
-        return self.sparring(
-            "train", *arguments, "--runtime=ray", f"--address={self.address}", f"--name={name}", *cores
-        )
+        requests = [f"--ray.cpus_per_{actor}={cores}" for actor, (cores, _) in REQUESTS.items()]
+        requests += [f"--ray.gpus_per_{actor}={gpus}" for actor, (_, gpus) in REQUESTS.items() if gpus]
+        ray = ["--runtime=ray", f"--address={self.address}", "--model.device=cpu", *requests]
+        return self.sparring("train", *arguments, f"--name={name}", *ray)
 
     def _give_token(self, host: Host) -> None:
         if host.number != HEAD:

@@ -9,7 +9,7 @@ import pytest
 
 from hosts.faults import CUTS, PROCESSES, QUICK, RUN, Fault, strike
 from hosts.network import Network
-from hosts.nodes import Nodes, adapters_of, cores_for, same, saved
+from hosts.nodes import Nodes, adapters_of, same, saved, sizes_for
 from ray_accounts import problems_of
 from run_files import Weights
 
@@ -41,7 +41,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
     with Network(3) as network:
         for host in network.hosts.values():
             shutil.copytree(playing, host.home / "model")
-        yield Nodes(network, cores_for(PLACES), QUICK)
+        yield Nodes(network, sizes_for(PLACES.items()), QUICK)
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 
 from hosts.faults import QUICK, RUN, Fault, strike
 from hosts.network import Network
-from hosts.nodes import CORES, Nodes, adapters_of, same, saved
+from hosts.nodes import Nodes, adapters_of, same, saved, sizes_for
 from run_files import Weights
 
-CORES_OF_HOSTS = {1: CORES["engine"], 2: CORES["learner"], 3: CORES["learner"] + CORES["collector"]}
+PLACES = [("engine", 1), ("learner", 2), ("learner", 3), ("collector", 3)]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def nodes(playing: Path) -> Iterator[Nodes]:
     with Network(3) as network:
         for host in network.hosts.values():
             shutil.copytree(playing, host.home / "model")
-        yield Nodes(network, CORES_OF_HOSTS, QUICK)
+        yield Nodes(network, sizes_for(PLACES), QUICK)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from game_runs import SMALL
 from hosts.network import Network
-from hosts.nodes import Nodes, adapters_of, cores_for, same
+from hosts.nodes import Nodes, adapters_of, same, sizes_for
 from league_runs import LEAGUE
 from program_files import write_program
 from program_runs import SMALL as PROGRAM
@@ -47,7 +47,7 @@ def nodes(request: pytest.FixtureRequest, playing: Path) -> Iterator[Nodes]:
             write_program(host.home)
         configuration = '[program]\ntype = "python"\npath = "hide_and_seek.py:HideAndSeek"\n'
         (network[1].home / "program.toml").write_text(configuration)
-        yield Nodes(network, cores_for(PLACES[request.param]))
+        yield Nodes(network, sizes_for(PLACES[request.param].items()))
 
 
 @pytest.mark.parametrize("kind", RUNS)

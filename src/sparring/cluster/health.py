@@ -1,13 +1,15 @@
 """Health: checks that every actor of a run answers, and measures how long one has not."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup
 
 from sparring.cluster.calls import answered, error_of, own_error
 from sparring.cluster.connect import knock
+from sparring.cluster.placement import waits_for
 from sparring.core import InputError, SparringError
 
 ASK_EVERY = 2.0
@@ -25,6 +27,7 @@ class Health:
         patience: maximum seconds that an actor may be away.
         head: address of the cluster's head; ``None`` does not check the head.
         engines: names of the actors that do the work of one another: the run goes on while one is left.
+        groups: the placement groups of the actors that have one, by name.
 
     Attributes:
         away: seconds since an actor that does not answer was heard, by name.
@@ -36,11 +39,13 @@ class Health:
         patience: float,
         head: str | None = None,
         engines: Collection[str] = (),
+        groups: Mapping[str, PlacementGroup | None] | None = None,
     ) -> None:
         self.actors = actors
         self.patience = patience
         self.head = head
         self.engines = set(engines)
+        self.groups = groups or {}
         self.head_is_lost = False
         self.away: dict[str, float] = {}
         self._lost: set[str] = set()
@@ -109,7 +114,7 @@ class Health:
                 self._lost.discard(name)
             except (RayError, TimeoutError) as error:
                 self.away[name] = _now() - last
-                lost = self._loss_of(name, error)
+                lost = await self._loss_of(name, error)
                 if lost is not None and not self._goes_on_without(name):
                     raise lost from error
             await asyncio.sleep(ASK_EVERY)
@@ -128,13 +133,21 @@ class Health:
         finally:
             asked.cancel()
 
-    def _loss_of(self, name: str, error: Exception) -> SparringError | None:
+    async def _loss_of(self, name: str, error: Exception) -> SparringError | None:
         """Return why an actor counts as lost; ``None`` while it may come back."""
         if isinstance(error, ActorDiedError | RayTaskError):
             return error_of(name, error)
         if self.away[name] > self.patience:
-            return SparringError(f"{name} has not come back for {self.patience:g} s")
+            return SparringError(f"{name} has not come back for {self.patience:g} s{await self._why(name)}")
         return None
+
+    async def _why(self, name: str) -> str:
+        """Return the end of a sentence: nodes that come back may be given to others of its actors first."""
+        try:
+            wanted = await asyncio.wait_for(asyncio.to_thread(waits_for, self.groups.get(name)), ASK_EVERY)
+        except (RayError, TimeoutError):
+            return ""
+        return "" if wanted is None else f": it requests {wanted}, and no node has as much free"
 
     def _goes_on_without(self, lost: str) -> bool:
         self._lost.add(lost)

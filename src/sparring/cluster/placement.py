@@ -205,6 +205,19 @@ def requested(amount: float, kind: str) -> str:
     return f"{amount:g} {kind}{' is' if amount == 1 else 's are'} requested"
 
 
+def waits_for(group: PlacementGroup | None) -> str | None:
+    """Return what a group requests that no node has free, such as "2 CPUs"; ``None`` if it has its place."""
+    if group is None or _granted(group):
+        return None
+    table = placement_group_table(group)
+    placed: dict[int, str] = table["bundles_to_node_id"]
+    for number, bundle in table["bundles"].items():
+        if not placed.get(number):
+            wanted = (f"{amount:g} {kind}{'' if amount == 1 else 's'}" for kind, amount in bundle.items())
+            return " and ".join(wanted)
+    return None
+
+
 def cores_for(settings: RaySettings) -> float:
     """Return the number of cores that all learners, engines and collectors request."""
     learners = settings.cpus_per_learner * settings.learners

@@ -120,7 +120,9 @@ class ClusterRun:
                 "Wait until they have ended, or choose another name",
             ) from error
         settings = self.config.ray
-        self.health = Health(actors.by_name(), settings.patience, head_address(settings), actors.engines)
+        self.health = Health(
+            actors.by_name(), settings.patience, head_address(settings), actors.engines, actors.groups()
+        )
         self.starts = EngineStarts(actors.engines, self._say)
         try:
             with working(self.console, "starting the actors"):

@@ -173,6 +173,7 @@ class RunActors:
         epoch: Epoch | None,
     ) -> None:
         self._config = config
+        self._placement = placement
         self._frozen = frozen
         self._run = run
         self._namespace = namespace
@@ -189,14 +190,13 @@ class RunActors:
             config.model.name, own_files(config), run, epoch
         )
         self.engines = start_engines(config, EngineSettings.of(config), placement, tracker, self._command)
-        self.learner = self._start_learner(placement, policies)
+        self.learner = self._start_learner(policies)
         self.collectors: list[Any] = []
         if isinstance(config.play, Games):
-            self._start_games(placement, tracker)
+            self._start_games(tracker)
         else:
             self.collectors = [
-                self._start_program_collector(number, placement, tracker)
-                for number in range(config.ray.collectors)
+                self._start_program_collector(number, tracker) for number in range(config.ray.collectors)
             ]
 
     def by_name(self) -> dict[str, Any]:
@@ -204,12 +204,21 @@ class RunActors:
         actors = {"Tracker": self.tracker, COMMAND_FILES: self.files, "Learner": self.learner}
         if isinstance(self._config.play, Games):
             actors |= {"Buffer": self.buffer, "ModelPool": self.pool}
-        return actors | self.engines | {f"Collector-{n}": one for n, one in enumerate(self.collectors)}
+        return actors | self.engines | self._collectors()
+
+    def groups(self) -> dict[str, PlacementGroup | None]:
+        """Return the placement groups by the names of their actors."""
+        place = self._placement
+        engines = dict(zip(self.engines, place.engines, strict=True))
+        return {"Learner": place.learners} | engines | dict.fromkeys(self._collectors(), place.collectors)
 
     def end(self) -> None:
         """Kill all actors; their state is in the run's directory."""
         for actor in self.by_name().values():
             ray.kill(actor)
+
+    def _collectors(self) -> dict[str, Any]:
+        return {f"Collector-{number}": one for number, one in enumerate(self.collectors)}
 
     def _named(self, name: str) -> Named:
         return Named(name, self._namespace)
@@ -218,19 +227,19 @@ class RunActors:
         """Return an actor of which there is one, beside the run's directory."""
         return restarting(cls, name=name, max_restarts=self._config.ray.max_restarts, **beside_command())
 
-    def _start_learner(self, placement: Placement, policies: list[str]) -> Any:
+    def _start_learner(self, policies: list[str]) -> Any:
         config, settings = self._config, self._config.ray
-        workers = placement.learners if settings.learners > 1 else None
+        workers = self._placement.learners if settings.learners > 1 else None
         return restarting(
             Hosted,
             name="Learner",
             max_restarts=settings.max_restarts,
             num_cpus=settings.cpus_per_learner,
             num_gpus=settings.gpus_per_learner,
-            **placement.learner(),
+            **self._placement.learner(),
         ).remote(partial(build_learner, config, self._run, policies, workers, self._epoch, self._command))
 
-    def _start_games(self, placement: Placement, tracker: Named) -> None:
+    def _start_games(self, tracker: Named) -> None:
         config, run = self._config, str(self._run)
         self.buffer = self._singleton(BufferActor, "Buffer").remote(
             partial(build_buffer, config),
@@ -247,11 +256,9 @@ class RunActors:
             epoch=self._epoch,
             **assembly.pool_arguments(config, config.policies),
         )
-        self.collectors = [
-            self._start_collector(number, placement, tracker) for number in range(config.ray.collectors)
-        ]
+        self.collectors = [self._start_collector(number, tracker) for number in range(config.ray.collectors)]
 
-    def _start_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+    def _start_collector(self, number: int, tracker: Named) -> Any:
         config = self._config
         engines = [self._named(name) for name in engine_names(config)]
         buffer, pool = self._named("Buffer"), self._named("ModelPool")
@@ -260,14 +267,14 @@ class RunActors:
             name=f"Collector-{number}",
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
-            **placement.collector(number),
+            **self._placement.collector(number),
         ).remote(
             partial(
                 build_collector, config, number, engines, buffer, pool, tracker, self._frozen, self._command
             )
         )
 
-    def _start_program_collector(self, number: int, placement: Placement, tracker: Named) -> Any:
+    def _start_program_collector(self, number: int, tracker: Named) -> Any:
         config = self._config
         engines = [self._named(name) for name in engine_names(config)]
         return restarting(
@@ -277,5 +284,5 @@ class RunActors:
             max_concurrency=calls_of_collectors(config) + CALLS_BESIDE,  # the others' too if they are away
             num_cpus=config.ray.cpus_per_collector,
             max_restarts=config.ray.max_restarts,
-            **placement.collector(number),
+            **self._placement.collector(number),
         ).remote(partial(build_program_collector, config, number, engines, tracker, self._command))

@@ -145,7 +145,8 @@ async def started_engines(
     files = restarting(CommandFilesActor, name=COMMAND_FILES, **beside_command()).remote(name)
     engines = start_engines(config, engine, placement, None, command_host(config.ray, namespace))
     actors = {COMMAND_FILES: files} | engines
-    health = Health(actors, config.ray.patience, head, engines)
+    groups = dict(zip(engines, placement.engines, strict=True))
+    health = Health(actors, config.ray.patience, head, engines, groups)
     starts = EngineStarts(engines, say)
     try:
         await health.ready()
