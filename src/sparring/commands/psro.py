@@ -29,7 +29,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import MIXTURE_FILE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.files import remove_directory, write_file
-from sparring.core.play import MetaStrategy
+from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidFile
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
@@ -69,18 +69,19 @@ def psro(
         SparringError: a training had to stop, or games could not be finished.
     """
     venue = check_psro(config)
-    solver = solver_of(config, venue)
-    config = config.model_copy(
-        update={"psro": (config.psro or PsroSettings()).model_copy(update={"solver": solver})}
-    )
     check_installed("sparring psro", "populations", *PACKAGES)
     progress = progress or Progress()
     directory = PsroDirectory.open(path)
     try:
-        members = _Members(_begin(config, venue, directory, progress), directory, train, progress)
+        config = _begin(config, venue, directory, progress)
+        members, said = _Members(config, directory, train, progress), ""
 
         def tell(state: PsroState) -> None:
+            nonlocal said
             members.use(state)
+            if members.settings.solver is None and len(state.iterations) > 1 and state.solver != said:
+                progress.say(_solver_line(state))
+                said = state.solver
             if on_state is not None:
                 on_state(state)
 
@@ -135,19 +136,8 @@ def _check_seats(config: Config, venue: Venue, field: str) -> None:
     if len(venue.seats) > MAX_SEATS:
         problem = f"PSRO plays all orders of seats, and {venue.name} has {len(venue.seats)}"
         raise InputError(field, problem, f"At most {MAX_SEATS} are possible")
-    solver_of(config, venue)
-
-
-def solver_of(config: Config, venue: Venue) -> MetaStrategy:
-    """Return the solver of a PSRO: the configured one, or by default ``nash`` where it is one of the game.
-
-    Raises:
-        InputError: the solver is not for so many seats, or members.
-    """
     settings, seats = config.psro or PsroSettings(), len(venue.seats)
     members, name = settings.iterations + 1, settings.solver
-    if name is None:
-        return "nash" if seats == 2 and _is_constant_sum(venue) is not False else "prd"
     if name == "nash" and seats > 2:
         problem = f"nash is for two seats, but {venue.name} has {seats}"
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
@@ -155,7 +145,14 @@ def solver_of(config: Config, venue: Venue) -> MetaStrategy:
         problem = f"alpharank would rank {members**seats:,} profiles of {members} members in {seats} seats"
         fix = f"Choose prd, or fewer iterations: {MOST_PROFILES:,} profiles are possible"
         raise InputError("psro.solver", problem, fix)
-    return name
+
+
+def _solver_line(state: PsroState) -> str:
+    """Return why mixtures are solved as they are, where the configuration names no solver."""
+    if state.solver == "nash":
+        return "note: both seats together earn the same in every game, so mixtures are solved by nash"
+    why = "there are more than two seats" if state.seats > 2 else "what both seats earn together varies"
+    return f"note: {why}, so mixtures are solved by {state.solver}"
 
 
 def _is_constant_sum(venue: Venue) -> bool | None:
