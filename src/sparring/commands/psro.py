@@ -95,6 +95,8 @@ def psro(
             measure=members.nash_conv,
             on_state=tell,
         )
+    except CallsSpent as error:
+        raise CallsSpent.after(config.collection.api_calls or 0) from error
     except OSError as error:
         problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
         raise SparringError(f"{problem}, and give this command again") from error
@@ -238,21 +240,34 @@ class _Members:
         """Train the best response to a mixture."""
         self.progress.say(f"iteration {number} of {self.settings.iterations}: a best response")
         members = self._adapters(map(member_name, range(number)))
-        config = best_response_to(mixture, members, number, self.config)
-        if not self.train(config, self.directory.run(number)):
+        place = self.directory.run(number)
+        config = best_response_to(mixture, members, number, self._with_calls_left(place))
+        if not self.train(config, place):
             return None
-        run = RunDirectory(self.directory.run(number))
+        run = RunDirectory(place)
         return Response(run.saved_steps()[-1], training_games(run))
 
     def play(self, members: list[str]) -> TournamentResult:
         """Play the games of the payoff matrix that are missing."""
         players = [self._member(name, path) for name, path in self._adapters(members).items()]
-        venue = check_psro(self.config)
+        place = self.directory.path / PAYOFFS
+        venue = check_psro(self._with_calls_left(place))
         seats, games = len(venue.seats), self.settings.payoff_games
         repeats = seats > 2 or not _is_constant_sum(venue)
         schedule = GameSchedule(members, games, None, self.config.seed, seats, repeats=repeats)
         tournament = tournament_of(players, venue, schedule, self.progress, serve=self._serve())
-        return hold(tournament, self.directory.path / PAYOFFS, self.progress)
+        return hold(tournament, place, self.progress)
+
+    def _with_calls_left(self, place: Path) -> Config:
+        """Return the configuration with the calls to models behind an API that ``place``, a member or the
+        payoffs, may make beside those of all others."""
+        collection = self.config.collection
+        if collection.api_calls is None:
+            return self.config
+        others = (file for file in self.directory.path.glob(f"*/{ANSWERS_FILE}") if file.parent != place)
+        made = sum(PaidFile(file, None).calls for file in others)
+        left = collection.model_copy(update={"api_calls": max(0, collection.api_calls - made)})
+        return self.config.model_copy(update={"collection": left})
 
     def nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:
         """Return the NashConv of a mixture, if the configuration asks for it, and whether it can be played.
