@@ -93,7 +93,7 @@ def test_best_responses_reach_the_equilibrium(tmp_path):
 @pytest.mark.parametrize(("shared", "solver"), [(0.0, "nash"), (0.5, "prd")])
 def test_the_default_solver_follows_from_what_two_seats_earn_together(shared, solver, tmp_path, few_steps):
     game = RockPaperScissors()
-    game.shared = shared
+    game.shared, game.games = shared, 4
     assert game.solve(tmp_path, iterations=1).solver == solver
 
 
