@@ -1,6 +1,7 @@
 """PSRO of a configuration, a game or a program: best responses are runs, members are adapters."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,9 @@ from sparring.run.given_adapters import copy_adapter, find_given
 from sparring.run.hardware import with_chosen_threads
 from sparring.run.run_directory import RunDirectory
 
-MOST_PROFILES = 1000
-"""The largest number of profiles, a member for each seat, in which alpha-rank is solved: it takes minutes."""
+MOST_PROFILES = {"alpharank": (1000, "prd"), "prd": (100_000, "uniform")}
+"""With more than two seats, how many profiles, a member for each seat, a solver takes minutes for; and the
+solver to choose for more."""
 
 
 def psro(
@@ -139,13 +141,16 @@ def _check_seats(config: Config, venue: Venue, field: str) -> None:
         problem = f"PSRO plays all orders of seats, and {venue.name} has {len(venue.seats)}"
         raise InputError(field, problem, f"At most {MAX_SEATS} are possible")
     settings, seats = config.psro or PsroSettings(), len(venue.seats)
-    members, name = settings.iterations + 1, settings.solver
-    if name == "nash" and seats > 2:
+    if seats == 2:
+        return
+    members, name = settings.iterations + 1, settings.solver or "prd"
+    if name == "nash":
         problem = f"nash is for two seats, but {venue.name} has {seats}"
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
-    if name == "alpharank" and seats > 2 and members**seats > MOST_PROFILES:
-        problem = f"alpharank would rank {members**seats:,} profiles of {members} members in {seats} seats"
-        fix = f"Choose prd, or fewer iterations: {MOST_PROFILES:,} profiles are possible"
+    profiles, most, other = members**seats, *MOST_PROFILES.get(name, (math.inf, ""))
+    if profiles > most:
+        problem = f"{name} would solve {profiles:,} profiles of {members} members in {seats} seats"
+        fix = f"Choose {other}, or fewer iterations: {most:,} profiles are possible"
         raise InputError("psro.solver", problem, fix)
 
 
