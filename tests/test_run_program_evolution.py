@@ -26,7 +26,7 @@ def asking(model, directory, **changes):
     return league_of("proposer-solver", model, directory, **more | changes)
 
 
-def hiding(model, directory, measure, **more):
+def hiding(model, directory, measure, kind="HideAndSeek"):
     """A league of a program of one's own, of whose hiders two are compared."""
     players = """{
         hider = {role = "main"},
@@ -41,7 +41,8 @@ def hiding(model, directory, measure, **more):
         "learning__steps": "2",
         "program__options": "{batch_size = 12}",
     }
-    return league_of("own", model, directory, **changes, **more)
+    path = f"{directory / 'hide_and_seek.py'}:{kind}"
+    return league_of("own", model, directory, **changes, program__path=path)
 
 
 def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a_warning(model, tmp_path):
