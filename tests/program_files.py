@@ -106,7 +106,7 @@ class Measured(HideAndSeek):
 
 class Late(HideAndSeek):
     async def evaluate(self):
-        return await super().evaluate() if self.step_num else {"odd letters": []}
+        return await super().evaluate() if self.step_num > 1 else {"odd letters": []}
 
 
 class Sampled(HideAndSeek):

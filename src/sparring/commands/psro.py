@@ -147,8 +147,8 @@ def _check_seats(config: Config, venue: Venue, field: str) -> None:
     if name == "nash":
         problem = f"nash is for two seats, but {venue.name} has {seats}"
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
-    profiles, most, other = members**seats, *MOST_PROFILES.get(name, (math.inf, ""))
-    if profiles > most:
+    most, other = MOST_PROFILES.get(name, (math.inf, ""))
+    if (profiles := members**seats) > most:
         problem = f"{name} would solve {profiles:,} profiles of {members} members in {seats} seats"
         fix = f"Choose {other}, or fewer iterations: {most:,} profiles are possible"
         raise InputError("psro.solver", problem, fix)
