@@ -47,8 +47,8 @@ class Tournament:
     Attributes:
         agents: who answers for each member in each seat.
         settings: by what a directory knows the tournament again.
-        serve: answers for every member while its body runs, and keeps what it paid for in a directory, if there
-            is one; called only if something is left to play or to measure.
+        serve: answers for every member while its body runs, and keeps what it paid for in a directory,
+            if there is one; called only if something is left to play or to measure.
         exact: the models of each member whose NashConv is measured too.
         reference: the pool to which ratings are anchored, whose members all take part.
     """
