@@ -7,7 +7,6 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 import torch
 from safetensors.torch import save_file
 
@@ -89,8 +88,8 @@ def make_files(folder: Path) -> None:
     _write(folder / "four-bit" / "config.toml", TRAINABLE.replace("[model]", '[model]\nquantization = "nf4"'))
     _finish(folder / "four-bit")
     _write(folder / "torn-tournament" / "tournament.json", '{"members": ["random", "optimal"]}')
-    game = PlayedGame.of(0, ["random", "optimal"], [-1.0, 1.0], None)
-    (folder / "torn-tournament" / "games.jsonl").write_bytes(msgspec.json.encode(game) + b"\n")
+    game = PlayedGame(0, ["random", "optimal"], [-1.0, 1.0], None)
+    (folder / "torn-tournament" / "games.jsonl").write_bytes(game.line())
     _write(folder / "solved" / "psro.toml", TRAINABLE)
     (folder / "solved" / "psro.html").write_text("")
     _make_fine_tuning_runs(folder)

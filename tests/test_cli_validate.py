@@ -197,6 +197,16 @@ def test_every_game_and_file_that_is_wrong_is_a_problem(tmp_path, monkeypatch, c
     assert len(capsys.readouterr().err.splitlines()) == len(found)
 
 
+@pytest.mark.parametrize(
+    ("field", "others"),
+    [("learning.step", ["envs.0.id"]), ("leage.x", ["envs.0.id"]), ("envs.0.templat", [])],
+)
+def test_a_field_that_does_not_exist_hides_what_is_wrong_in_its_own_section_alone(field, others, capsys):
+    found = problems(capsys, "kuhn", "--envs.0.id", "no_such_game", f"--{field}", "3")
+    assert [one["field"] for one in found][1:] == others
+    assert found[0]["problem"] == "there is no such field"
+
+
 def test_a_programs_file_and_an_adapter_that_are_wrong_are_two_problems(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     program = '[program]\ntype = "questions"\nquestions = "absent.jsonl"\n[start]\ndefault = "no-such-run"\n'

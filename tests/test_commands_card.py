@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from paid_server import paid_server
 from sparring.cli.main import Exit, main
+from sparring.commands import best_response
 from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
 from sparring.commands.card import calibrated_as
 from sparring.commands.exploit import Budget
@@ -74,7 +75,13 @@ def test_a_card_of_a_model_behind_an_api_stays_within_its_calls_and_pays_for_not
         whole = written()
         assert len(server.asked) == whole["calls"] < 500
         assert whole["rounds"] == 30
+        capsys.readouterr()
+        assert card(server.name, "--calls", "10", games=60) == Exit.BAD_INPUT
+        said = capsys.readouterr().err
+        assert f"--calls: is 10, but {whole['calls']} calls were made already. Give {whole['calls']}" in said
     page = Path("card/card.html").read_text()
+    assert page.count("Calibration of this probe") == 1
+    assert page.index("<th>Gain</th>") < page.index("<th>Policy</th>"), "a narrow screen shows the gains"
     assert "Content-Security-Policy" in page
     assert 1 <= page.count('<details class="game"') <= 6
     assert [page.count(f"<h3>The response in seat {seat}</h3>") for seat in range(2)] == [1, 1]
@@ -94,6 +101,17 @@ def test_a_card_of_a_judge_says_what_a_debater_gains_that_learned_against_it(car
     assert "the program has no role Nobody. It has: Aff, Neg" in capsys.readouterr().err
     assert card("a@http://127.0.0.1:1/v1", "--program", "debate.toml", "--role", "judge") == 2
     assert "scores no verdicts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["card", "exploit"])
+def test_a_command_whose_training_was_interrupted_says_by_its_status_that_there_is_no_result(
+    command, playing, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(best_response, "train_to_the_end", lambda config, directory, console: False)
+    Path("debate.toml").write_text(f'model = {{name = "{playing}", threads = 1}}\n{DEBATE}')
+    words = [command, "base", "--program", "debate.toml", "--role", "judge", "--out", "out"]
+    assert main(words) == Exit.INTERRUPTED
 
 
 def cell(exact, found, game=KUHN, **others):
@@ -217,7 +235,7 @@ def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(tmp_path):
     assert [replace(one, seconds=0) for one in found] == [replace(one, seconds=0) for one in whole]
 
 
-def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monkeypatch):
+def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monkeypatch, capsys):
     budget = {"games_per_step": 1200, "games": 40}
     assert card("random", **budget, out="whole") == 0
 
@@ -227,6 +245,7 @@ def test_a_card_that_was_stopped_goes_on_and_finds_the_same(card, tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "gains", stop)  # killed after it has learned, before it looks
         assert card("random", **budget) == Exit.INTERRUPTED
+    assert "interrupted: give this command again" in capsys.readouterr().out
     assert card("random", **budget) == 0
     whole, found = (json.loads(Path(one, "card.json").read_text()) for one in ("whole", "card"))
     assert {**found, "minutes": 0} == {**whole, "minutes": 0}

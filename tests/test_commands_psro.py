@@ -21,18 +21,19 @@ from file_limits import files_no_longer_than
 from hostile_text import ACTS_ON_A_TERMINAL
 from kill_resume import differences, fingerprint
 from playing_model import save_playing_model
-from psro_runs import OF_THREE, SHORT, SMALL, THREE, configuration, psro, state_of
+from psro_runs import OF_THREE, SHORT, SMALL, configuration, psro, state_of
 from report_pages import Page, figures_of, heat_map_of
 from sparring.cli.main import main
 from sparring.commands.best_response import FrozenPolicy, train_to_the_end
 from sparring.commands.model_source import MixtureMember, ModelSource
-from sparring.commands.psro import best_response_to, check_psro, solver_of
+from sparring.commands.psro import best_response_to, check_psro
 from sparring.commands.psro_page import psro_html, psro_table
 from sparring.config import Config
 from sparring.config.loading import dump_config
 from sparring.config.model import ModelSettings
 from sparring.config.play import EnvSettings
-from sparring.core import SparringError
+from sparring.config.population import PsroSettings
+from sparring.core import InputError, SparringError
 from sparring.core.files import lock_directory
 from sparring.evaluation.psro import read_state
 from sparring.evaluation.venues import GameVenue
@@ -188,16 +189,21 @@ def test_a_psro_of_a_game_for_three_draws_every_seat_from_the_mixture(playing, t
     assert drawn[0][1] == state["payoffs"][0][1][1]
 
 
-def test_the_default_solver_is_one_for_the_seats_and_the_rewards():
-    def solver(env_id, players):
-        config = Config.model_validate(
-            {"evaluation": {"every": 1}, "envs": [{"id": env_id, "num_players": players}]}
-        )
-        return solver_of(config, check_psro(config))
-
-    assert solver("kuhn_poker", 2) == "nash"
-    assert solver(THREE, 3) == "prd"
-    assert solver("turn_based_simultaneous_game(game=matrix_pd())", 2) == "prd"
+@pytest.mark.parametrize(("solver", "iterations", "other"), [(None, 21, "uniform"), ("alpharank", 5, "prd")])
+def test_more_profiles_than_can_be_solved_are_refused_before_anything_is_played(solver, iterations, other):
+    env = {"id": "kuhn_poker(players=4)", "num_players": 4}
+    config = Config.model_validate(
+        {
+            "evaluation": {"every": 1},
+            "envs": [env],
+            "psro": {"iterations": iterations, **({"solver": solver} if solver else {})},
+        }
+    )
+    with pytest.raises(
+        InputError, match=rf"profiles of {iterations + 1} members .*\. Choose {other}, or fewer"
+    ):
+        check_psro(config)
+    check_psro(config.model_copy(update={"psro": PsroSettings(iterations=4)}))
 
 
 # Going on

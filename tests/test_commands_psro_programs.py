@@ -60,7 +60,7 @@ def test_every_program_has_a_psro_and_its_members_meet(case, model, tmp_path):
     config, roles = config_of(case, model, tmp_path)
     found = psro(config, tmp_path / "psro")
     seats = len(roles)
-    assert found.solver == ("uniform" if case == "own" else "nash" if seats == 2 else "prd")
+    assert found.solver in (("uniform",) if case == "own" else ("nash", "prd") if seats == 2 else ("prd",))
     assert found.seats == seats
     least = math.ceil(4 / math.factorial(seats)) * math.factorial(seats)
     assert found.iterations[1].payoff_games == (seats + 1) * least
@@ -103,7 +103,7 @@ async def test_a_model_behind_an_api_has_its_role_in_the_games_of_payoffs(model,
         roles = {"frozen__caller": server.name, "roles__Caller__policy": "caller"}
         venue = program_venue(configure(model, tmp_path, "Three", **roles), "it", "program")
         assert venue.seats == ("Hider", "Seeker")
-        async with serving([Member("base", "model", "base")], 0, Progress(), serve, venue) as client:
+        async with serving([Member("base", "model", "base")], 0, Progress(), serve, venue.frozen) as client:
             answers = [
                 await client.complete([{"role": "user", "content": "?"}], model=one, seed=1)
                 for one in ("base", "caller")

@@ -103,7 +103,7 @@ def test_no_flipped_bit_in_the_log_counts_as_a_result(tmp_path):
     """A bit in a name that the reader does not know leaves the result as it was."""
     settings = TournamentSettings({}, {}, 0, [], 1)
     files = TournamentFiles.open(tmp_path, settings)
-    files.add(PlayedGame.of(3, ["a", "b"], [1.0, -1.0], None))
+    files.add(PlayedGame(3, ["a", "b"], [1.0, -1.0], None))
     files.close()
     whole = (tmp_path / "games.jsonl").read_bytes()
     for bit in range(8 * (len(whole) - 1)):

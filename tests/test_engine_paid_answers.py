@@ -162,6 +162,20 @@ def test_a_damaged_line_costs_its_own_answer_and_reading_changes_nothing(tmp_pat
     assert path.read_bytes().startswith(b"".join(lines)), "nothing that was kept is cut off"
 
 
+def test_no_flipped_bit_changes_an_answer(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    file = PaidFile(path, None)
+    file.keep(PaidLine(file.begin(), "key", 7, text="bet", prompt=ASK))
+    whole = path.read_bytes()
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found = PaidFile(path, None)
+        assert [*found.by_seed] in ([], [("key", 7, False)])
+        assert all(one.text == "bet" for one in found.by_seed.values())
+
+
 @pytest.mark.parametrize("text", [CHAT_CONTROL_TOKENS[0], TERMINAL[0], HTML[0], "\ud800", ""])
 def test_what_a_server_says_is_kept_as_it_is(text, tmp_path):
     path, api = tmp_path / "answers.jsonl", Api(text)

@@ -9,7 +9,7 @@ from run_files import match, nash
 from sparring.commands.tables import results_table
 from sparring.core import InputError
 from sparring.evaluation import write_evaluation
-from sparring.evaluation.figures import ALL_EQUAL, FigureName, figure_text, figures_of, read_figures
+from sparring.evaluation.figures import NO_INTERVAL, FigureName, figure_text, figures_of, read_figures
 from sparring.evaluation.results import MeasureResult
 from sparring.evaluation.task_result import TaskResult
 from sparring.view.source import RunDirectorySource, read_to_end
@@ -77,7 +77,7 @@ def test_a_few_equal_values_are_nowhere_printed_as_certain(place, tmp_path):
     intervals = re.findall(r"\((\S+) to (\S+)\)", "\n".join(texts))
     assert len(intervals) >= 5
     assert all(low != high for low, high in intervals)
-    assert sum(ALL_EQUAL in text for text in texts) >= 3, "the mean reward, and two measures"
+    assert sum(NO_INTERVAL in text for text in texts) >= 3, "the mean reward, and two measures"
 
 
 def test_a_game_for_one_player_has_no_opponent_in_its_figures():

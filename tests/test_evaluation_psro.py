@@ -17,13 +17,22 @@ from tournaments import few_resamples  # noqa: F401 - a fixture
 MOVES = ("rock", "paper", "scissors")
 
 
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Let ``prd`` make 30 steps."""
+    few = partial(projected_replicator_dynamics.projected_replicator_dynamics, prd_iterations=30)
+    monkeypatch.setattr(projected_replicator_dynamics, "projected_replicator_dynamics", few)
+
+
 class RockPaperScissors:
-    """The first member says rock; a best response is the move that earns most against the mixture."""
+    """The first member says rock; a best response is the move that earns most against the mixture. Who say
+    different things get ``shared`` more, both of them."""
 
     def __init__(self) -> None:
         self.moves = {"member-000": "rock"}
         self.games = 3
         self.stops_before = 99
+        self.shared = 0.0
 
     def earns(self, mine: str, other: str) -> int:
         return (MOVES.index(mine) - MOVES.index(other) + 1) % 3 - 1
@@ -40,11 +49,12 @@ class RockPaperScissors:
 
     def play(self, members):
         table, played = PayoffTable(), []
-        pairs = [(one, other) for one in members for other in members if one != other]
+        pairs = [(one, other) for one in members for other in members if one != other or self.shared]
         for first, second in pairs:
             reward = self.earns(self.moves[first], self.moves[second])
+            both = self.shared * (self.moves[first] != self.moves[second])
             for _ in range(self.games):
-                played.append(((first, second), (float(reward), float(-reward))))
+                played.append(((first, second), (both + reward, both - reward)))
                 table.add(len(played), *played[-1])
         return TournamentResult(table, rank(table, members, played), {"the engine died": 2})
 
@@ -80,6 +90,13 @@ def test_best_responses_reach_the_equilibrium(tmp_path):
     assert read_state(tmp_path) == found
 
 
+@pytest.mark.parametrize(("shared", "solver"), [(0.0, "nash"), (0.5, "prd")])
+def test_the_default_solver_follows_from_what_two_seats_earn_together(shared, solver, tmp_path, few_steps):
+    game = RockPaperScissors()
+    game.shared, game.games = shared, 4
+    assert game.solve(tmp_path, iterations=1).solver == solver
+
+
 class OddOneOut:
     """Three say A or B; who says it alone gets 2 from the others. The first member says A."""
 
@@ -101,9 +118,7 @@ class OddOneOut:
         return None, True
 
 
-def test_three_seats_draw_from_one_mixture(tmp_path, monkeypatch):
-    few = partial(projected_replicator_dynamics.projected_replicator_dynamics, prd_iterations=30)
-    monkeypatch.setattr(projected_replicator_dynamics, "projected_replicator_dynamics", few)
+def test_three_seats_draw_from_one_mixture(tmp_path, few_steps):
     game, settings = OddOneOut(), PsroSettings(iterations=2)
     calls = {name: getattr(game, name) for name in ("respond", "play", "measure")}
     found = find_equilibrium("odd", settings, tmp_path, seats=3, on_state=lambda state: None, **calls)

@@ -11,7 +11,7 @@ from open_spiel.python.egt import alpharank
 
 from matrices import first_of
 from sparring.core import InputError
-from sparring.population.meta_strategies import META_STRATEGIES, meta_strategy
+from sparring.population.meta_strategies import META_STRATEGIES, meta_strategy, nash_of_columns
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
@@ -43,6 +43,23 @@ def test_a_matrix_on_which_the_solver_gives_up_is_solved_in_another_unit():
         payoffs_MM = np.triu(strength + circle + draw.normal(size=(20, 20)) * 0.14, 1)
     payoffs_MM = payoffs_MM - payoffs_MM.T
     assert (meta_strategy("nash", payoffs_MM) @ payoffs_MM).min() >= -1e-4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_equilibrium_of_columns_is_their_share_in_the_symmetric_game_of_pairs(seed):
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(1, 5, size=2)
+    payoffs_RC = rng.normal(size=(rows, columns)) if seed else rng.integers(-1, 2, size=(rows, columns)) * 1.0
+    payoffs_RCRC = payoffs_RC[:, None, None, :] - payoffs_RC.T[None, :, :, None]
+    pairs = meta_strategy("nash", payoffs_RCRC.reshape(rows * columns, rows * columns))
+    shares_C = pairs.reshape(rows, columns).sum(axis=0)
+    np.testing.assert_allclose(nash_of_columns(payoffs_RC), shares_C, atol=1e-3)
+
+
+def test_the_equilibrium_of_many_rows_and_columns_is_one():
+    payoffs_RC = np.random.default_rng(0).normal(size=(32, 24))
+    columns_C, rows_R = nash_of_columns(payoffs_RC), nash_of_columns(-payoffs_RC.T)
+    assert (payoffs_RC @ columns_C).max() <= (rows_R @ payoffs_RC).min() + 1e-4
 
 
 def test_projected_replicator_dynamics_are_openspiels(monkeypatch):

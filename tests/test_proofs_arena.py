@@ -3,9 +3,12 @@
 import io
 import json
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from matrices import first_of
@@ -16,7 +19,7 @@ from sparring.config.loading import dump_config
 from sparring.config.programs import ProofsSettings
 from sparring.config.proofs import ArithmeticClaims
 from sparring.core import InputError
-from sparring.evaluation.results import read_evaluation
+from sparring.evaluation.results import MeasureResult, read_evaluation
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proofs.state import ProofState, measures_of
 from sparring.run.programs import build_program, check_first_batch, policies_of
@@ -95,8 +98,8 @@ async def test_the_verifier_is_measured_on_held_out_claims():
         "accuracy on wrong claims": [0.0] * (6 - sum(truths)),
         "no decision": [0.0] * 6,
         "always wrong": [float(1 - y) for y in truths],
-        "precision": [float(y) for y in truths for _ in range(3)],
-        "recall": [1.0] * 3 * sum(truths),
+        "precision": [float(y) for y in truths],
+        "recall": [1.0] * sum(truths),
     }
     assert await arena.evaluate() == measured
     assert not {claim.id for claim in arena.held_out} & {
@@ -117,9 +120,31 @@ def test_measures_are_means_over_the_proofs_of_a_claim():
     assert measured["no decision"] == [0.0, 0.5, 0.0]
     assert measured["always wrong"] == [0.0, 1.0, 0.0]
     assert measured["precision"] == [1.0, 0.0]
-    assert measured["recall"] == [1.0, 0.0]
-    assert measures_of([proof("a", 0, "reject")]).keys().isdisjoint({"precision", "recall"})
-    assert measures_of([]) == {}
+    assert measured["recall"] == [0.5]
+    rejected = measures_of([proof("a", 0, "reject")])
+    assert rejected["precision"] == rejected["recall"] == []
+    assert measures_of([]) == {name: [] for name in measured}
+
+
+VERDICTS = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["accept", "reject"])), max_size=60)
+
+
+@given(VERDICTS)
+def test_measures_of_proofs_have_one_value_a_claim_and_precision_is_that_of_all_proofs(verdicts):
+    measured = measures_of([proof(str(claim), claim % 2, verdict) for claim, verdict in verdicts])
+    accepted = [claim for claim, verdict in verdicts if verdict == "accept"]
+    if accepted:
+        assert len(measured["precision"]) == len({*accepted})
+        precision = sum(claim % 2 for claim in accepted) / len(accepted)
+        assert statistics.fmean(measured["precision"]) == pytest.approx(precision)
+    assert all(len(values) <= len({claim for claim, _ in verdicts}) for values in measured.values())
+
+
+def test_more_proofs_of_the_same_claims_make_no_precision_surer():
+    once = [proof(str(claim), claim % 3 > 0, "accept") for claim in range(9)]
+    few, many = (MeasureResult("precision", measures_of(proofs)["precision"]) for proofs in (once, once * 8))
+    assert few.interval == many.interval
+    assert few.is_share
 
 
 def test_a_state_continues_the_draws_and_needs_the_same_claims():

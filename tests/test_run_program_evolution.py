@@ -26,7 +26,7 @@ def asking(model, directory, **changes):
     return league_of("proposer-solver", model, directory, **more | changes)
 
 
-def hiding(model, directory, measure):
+def hiding(model, directory, measure, kind="HideAndSeek"):
     """A league of a program of one's own, of whose hiders two are compared."""
     players = """{
         hider = {role = "main"},
@@ -41,7 +41,8 @@ def hiding(model, directory, measure):
         "learning__steps": "2",
         "program__options": "{batch_size = 12}",
     }
-    return league_of("own", model, directory, **changes)
+    path = f"{directory / 'hide_and_seek.py'}:{kind}"
+    return league_of("own", model, directory, **changes, program__path=path)
 
 
 def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a_warning(model, tmp_path):
@@ -51,6 +52,12 @@ def test_players_of_a_measured_role_are_compared_and_a_measure_of_few_items_is_a
     compared = {name.split("/")[1] for name in last if name.endswith("/measure")}
     assert compared == {"hider", "second"}
     assert not any("/parents/" in name for name in last)
+
+
+def test_a_measure_that_has_no_value_before_the_training_is_waited_for(model, tmp_path):
+    said = run(hiding(model, tmp_path, "odd letters", kind="Late"), tmp_path / "run")
+    assert "odd letters has 0 items" in said
+    assert metrics_of(tmp_path / "run")[-1]["league/hider/measure"] >= 0
 
 
 @pytest.mark.slow

@@ -72,6 +72,14 @@ def test_one_match_that_is_better_is_enough(tmp_path):
     assert not has_settled(tmp_path / "none", rule(2))
 
 
+def test_a_match_of_which_one_game_was_finished_says_nothing(tmp_path):
+    for step, (mean, games) in enumerate([(0.0, 100), (0.0, 100), (1.0, 1)]):
+        write(tmp_path, step, mean, games)
+    assert not has_settled(tmp_path, rule(2))
+    write(tmp_path, 3, 0.0)
+    assert has_settled(tmp_path, rule(2))
+
+
 def test_an_evaluation_without_matches_says_nothing(tmp_path):
     for step in range(5):
         write_evaluation(tmp_path, step, "kuhn_poker-nash-conv", nash(0.1))

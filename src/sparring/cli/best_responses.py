@@ -1,5 +1,7 @@
 """``sparring exploit`` and ``psro``: best responses to a policy, and to mixtures of best responses."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from sparring.cli.exits import Exit
 from sparring.cli.options import (
     GAME_OPTIONS,
     PLAYER_HELP,
@@ -59,7 +62,7 @@ Start = Annotated[
     ),
 ]
 Calls = Annotated[
-    int, typer.Option(min=2, help="Calls to an agent behind an API, at most; earlier ones count.")
+    int, typer.Option(min=2, help="Calls to models behind an API, at most; earlier ones count.")
 ]
 OF_GAMES = {
     **GAME_OPTIONS,
@@ -109,7 +112,7 @@ def exploit(
     from sparring.view.watch.text import table_text
 
     console, directory = Console(), out or directory_for(agent, env or program, role)
-    with renaming(OF_GAMES | {"directory": "--out"}):
+    with renaming(OF_GAMES | {"directory": "--out"}), going_on(console):
         found = train_best_response(
             AgentQuery(agent, env, config, role, start, template, players),
             directory,
@@ -117,9 +120,20 @@ def exploit(
             train=partial(train_to_the_end, console=console),
             progress=ConsoleProgress(console),
         )
-    if found is not None:
-        console.print(table_text(exploited_table(found)))
-        print_line(console, f"result: {directory / RESULT}")
+    if found is None:
+        raise typer.Exit(Exit.INTERRUPTED)
+    console.print(table_text(exploited_table(found)))
+    print_line(console, f"result: {directory / RESULT}")
+
+
+@contextmanager
+def going_on(console: Console) -> Iterator[None]:
+    """Say how to go on if the body is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("interrupted: give this command again, which goes on from what is kept", soft_wrap=True)
+        raise
 
 
 def program_and_game(agent: str, env: str | None, program: str | None) -> tuple["Config | None", str | None]:
@@ -176,7 +190,7 @@ def psro(
     console, tables = Console(), console_of_tables()
     for line in left_out:
         print_line(console, f"note: {line}")
-    with renaming({"directory": "--name"}):
+    with renaming({"directory": "--name"}), going_on(console):
         found = run_psro(
             config,
             path,
@@ -184,13 +198,12 @@ def psro(
             progress=ConsoleProgress(console),
             on_state=lambda state: tables.print(table_text(psro_table(state))),
         )
-    if found is not None:
-        print_line(console, f"mixture: {path / MIXTURE_FILE}")
-        print_line(console, f"page: {path / PSRO_PAGE}")
-        print_line(console, f"payoffs: {path / PAYOFFS / PAGE}")
-        words = (
-            (("tournament", path / member_name(1), path),)
-            if config.program
-            else (("eval", path), ("play", path))
-        )
-        print_line(console, f"next: {'   or: '.join(shell_command(*one) for one in words)}")
+    if found is None:
+        raise typer.Exit(Exit.INTERRUPTED)
+    print_line(console, f"mixture: {path / MIXTURE_FILE}")
+    print_line(console, f"page: {path / PSRO_PAGE}")
+    print_line(console, f"payoffs: {path / PAYOFFS / PAGE}")
+    words = (
+        (("tournament", path / member_name(1), path),) if config.program else (("eval", path), ("play", path))
+    )
+    print_line(console, f"next: {'   or: '.join(shell_command(*one) for one in words)}")

@@ -17,8 +17,10 @@ from sparring.cli.best_responses import (
     Role,
     Start,
     Updates,
+    going_on,
     program_and_game,
 )
+from sparring.cli.exits import Exit
 from sparring.cli.options import Env, Players, Seed, Template, json_text
 from sparring.core import InputError
 
@@ -66,7 +68,7 @@ def card(
                 raise InputError(option, problem, "Leave one out")
         from sparring.commands.calibrate import make_table
 
-        with renaming({"directory": "--calibrate"}):
+        with renaming({"directory": "--calibrate"}), going_on(console):
             print_line(console, f"table: {make_table(calibrate, budget, train, progress)}")
         return
     if agent is None:
@@ -78,11 +80,11 @@ def card(
     from sparring.view.watch.text import table_text
 
     directory = out or directory_for(agent, env or program, role, "card")
-    with renaming(OF_GAMES | {"directory": "--out"}):
+    with renaming(OF_GAMES | {"directory": "--out"}), going_on(console):
         query = AgentQuery(agent, env, config, role, start, template, players)
         found = make_card(query, directory, budget, train=train, progress=progress)
     if found is None:
-        return
+        raise typer.Exit(Exit.INTERRUPTED)
     if json:
         print(json_text(found.to_dict()), end="")
         return

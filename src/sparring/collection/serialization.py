@@ -51,6 +51,25 @@ def _unpacked_records(content: bytes) -> PackedRecords:
 _RECORDS = msgspec.msgpack.Decoder(dict[str, list[TrainingRecord]], strict=False)
 
 
+class CheckedLine(msgspec.Struct, kw_only=True):
+    """A line of a file of JSON with the checksum of its other fields, by which damage is noticed."""
+
+    crc: int = 0
+
+    def line(self) -> bytes:
+        """Return the line with its checksum."""
+        return msgspec.json.encode(msgspec.structs.replace(self, crc=self._checksum())) + b"\n"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a line as it was written."""
+        return self.crc == self._checksum()
+
+    def _checksum(self) -> int:
+        values = [getattr(self, name) for name in self.__struct_fields__ if name != "crc"]
+        return zlib.crc32(msgspec.json.encode(values))
+
+
 def packed(content: Any) -> bytes:
     """Encode as msgpack, and compress it."""
     return zlib.compress(msgspec.msgpack.encode(content, enc_hook=plain), FASTEST)

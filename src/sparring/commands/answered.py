@@ -66,9 +66,11 @@ class Answered:
     source: ModelSource
 
     @property
-    def api(self) -> str | None:
-        """The address of the agent, if it is behind an API."""
-        return with_address(self.agent.name) if self.agent.kind == "api" else None
+    def apis(self) -> dict[str, str]:
+        """The addresses of the models behind an API that are asked, by name: the agent, and those that hold
+        other roles of a program."""
+        others = {name: one for name, one in self.policy.others.items() if not is_policy_file(one)}
+        return others | dict(self.venue.frozen.apis)
 
 
 def find_answered(query: AgentQuery, seed: int) -> Answered:

@@ -167,8 +167,9 @@ def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str 
     longer = config.learning.steps > found.learning.steps
     if longer and not has_settled(run.evaluation, config.evaluation):
         changes["learning.steps"] = str(config.learning.steps)
-    if config.collection.api_calls != found.collection.api_calls:
-        changes[CALLS] = str(config.collection.api_calls)
+    calls = config.collection.api_calls
+    if calls != found.collection.api_calls:
+        changes[CALLS] = None if calls is None else str(calls)
     return changes
 
 
@@ -179,11 +180,13 @@ def training_games(run: RunDirectory) -> int:
 
 
 def without_places(config: Config, **sections: Any) -> Config:
-    """Return a configuration without where it runs and on how many threads, and with other sections."""
+    """Return a configuration without where it runs, on how many threads and with how many calls to APIs, and
+    with other sections."""
     without = {
         "model": config.model.model_copy(update={"threads": None}),
         "run": config.run.model_copy(update={"directory": ""}),
         "ray": config.ray.model_copy(update={"address": None}),
+        "collection": config.collection.model_copy(update={"api_calls": None}),
     }
     return config.model_copy(update=without | sections)
 
@@ -204,7 +207,6 @@ def _check_same(config: Config, directory: Path) -> Config:
             name: place if name in apis else config.frozen.get(name, place)
             for name, place in found.frozen.items()
         },
-        collection=found.collection.model_copy(update={"api_calls": config.collection.api_calls}),
     )
     if comparable != (wanted := without_places(config)):
         differs = differences_text(comparable, wanted)

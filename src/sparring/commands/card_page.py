@@ -1,5 +1,6 @@
 """An exploitability card in the terminal, and as one HTML page that needs no network."""
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def card_html(card: ExploitabilityCard, games: Path) -> str:
         caption = f"{what}, with 95% intervals. {settled}"
         page.charts("Training", [figure_of(Chart(name, [line], caption))])
     for table in others:
-        page.table(table.groups[0][0], table)
+        ((title, note, rows),) = table.groups
+        page.table(", ".join(filter(None, (title, note))), replace(table, groups=[("", "", rows)]))
     page.section("Games", _games(card, games), "Those in which the response earned most.")
     return page.html()
 

@@ -11,8 +11,8 @@ from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.core import AgentSpec, CallSettings, InferenceClient, SparringError, derive_seed
 from sparring.core.adapters import TRAINED
-from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient, openai_client
-from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidAnswers, PaidFile
+from sparring.engine.api_models import CALLS_AT_ONCE
+from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidFile, paying_client
 from sparring.envs.catalog import library_of
 from sparring.envs.policy_lines import is_policy_file
 from sparring.envs.scripted import PLAYER_NAMES, make_player
@@ -23,7 +23,6 @@ from sparring.evaluation.match import CONCURRENCY, Agent, Mixture, Play, Progres
 from sparring.evaluation.nash_conv import LONG_LIMIT, nash_conv, nash_conv_of_policy
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.venues import GameVenue, ProgramVenue
-from sparring.run.given_adapters import frozen_of
 
 WON_GAMES = "won.jsonl"
 """The games in which the response earned most."""
@@ -61,13 +60,11 @@ class Measuring:
         self.answered = answered
         self.venue, self.policy = answered.venue, answered.policy
         self.trained = trained
-        self.adapters = {self._served(name): path for name, path in fixed.items()} | dict(self.venue.frozen)
+        frozen = self.venue.frozen.adapters
+        self.adapters = {self._served(name): path for name, path in fixed.items()} | dict(frozen)
         self.inference = inference
         self.answers = PaidFile(directory / ANSWERS_FILE, calls)
-        apis = {name: one for name, one in self.policy.others.items() if not is_policy_file(one)}
-        if isinstance(self.venue, ProgramVenue):
-            apis |= frozen_of(self.venue.config, "api")
-        self.addresses = apis
+        self.addresses = answered.apis
         self.seed = seed
         self.progress = progress
         self.engine = self._engine()
@@ -84,12 +81,10 @@ class Measuring:
 
     def client(self, *, measured: bool = True) -> InferenceClient:
         """Return what answers for everybody; not ``measured``, answers that were paid for come again."""
+        if not self.addresses and self.engine is not None:
+            return self.engine
         limit = self.inference.max_tokens
-        apis = {
-            name: PaidAnswers(one, openai_client(one), self.answers, limit, measured=measured)
-            for name, one in self.addresses.items()
-        }
-        return MembersClient(self.engine, apis) if apis or self.engine is None else self.engine
+        return paying_client(self.engine, self.addresses, self.answers, limit, measured=measured)
 
     @property
     def agents(self) -> list[Agent]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sparring.commands.model_source import base_difference, find_model
 from sparring.commands.serving import build_engine
+from sparring.commands.venues import frozen_of_program
 from sparring.config import Config
 from sparring.core import (
     AgentSpec,
@@ -28,10 +29,11 @@ from sparring.core.adapters import BASE
 from sparring.core.own_code import called
 from sparring.core.text import printable
 from sparring.core.types import seated
+from sparring.engine.paid_answers import PaidFile, paying_client
 from sparring.evaluation.match import Progress
 from sparring.evaluation.results import MeasureResult
 from sparring.evaluation.venues import next_requests, started
-from sparring.run.given_adapters import adapter_in, find_adapter
+from sparring.run.given_adapters import adapter_in
 from sparring.run.programs import (
     build_program,
     drawn_by_role,
@@ -71,8 +73,8 @@ class ProgramRun:
             raise InputError("--role", f"the program has no role {min(unknown)}", fix)
         self.arena: Arena = program
         adapters = {policy: adapter_in(self.checkpoint, policy, "RUN") for policy in policies_of(program)}
-        for frozen, source in self.config.frozen.items():
-            adapters[frozen] = find_adapter(source, frozen, f"frozen.{frozen}")
+        frozen = frozen_of_program(self.config)
+        adapters |= frozen.adapters
         self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
         for role, player in players.items():
             self.agents[role] = AgentSpec("model", player)
@@ -81,9 +83,9 @@ class ProgramRun:
                 if difference := base_difference(config.model, self.config.model, trained=True):
                     raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
                 adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
-        self.arena.client = self.engine = build_engine(
-            self.config.model, adapters, self.config.inference, self.config.seed, progress
-        )
+        engine = build_engine(self.config.model, adapters, self.config.inference, self.config.seed, progress)
+        answers = PaidFile(None, frozen.calls)
+        self.arena.client = self.client = paying_client(engine, frozen.apis, answers, measured=True)
         self.arena.model_without_role = BASE
         if PERSON in players.values():
             self.arena.retries, self.arena.episode_timeout = 0, PERSONS_SECONDS
@@ -179,7 +181,7 @@ def play_program(
             return ""
 
     run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
-    run.arena.client = person = WithPerson(run.engine, ask)
+    run.arena.client = person = WithPerson(run.client, ask)
     with asyncio.Runner() as runner:  # only episodes run in the loop, which would hold back a Ctrl-C
         stack = AsyncExitStack()
         runner.run(stack.enter_async_context(started(run.arena, run.checkpoint)))

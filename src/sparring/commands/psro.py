@@ -1,6 +1,7 @@
 """PSRO of a configuration, a game or a program: best responses are runs, members are adapters."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import MIXTURE_FILE, TRAINED
 from sparring.core.errors import check_installed
 from sparring.core.files import remove_directory, write_file
-from sparring.core.play import MetaStrategy
+from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidFile
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
@@ -45,8 +46,9 @@ from sparring.run.given_adapters import copy_adapter, find_given
 from sparring.run.hardware import with_chosen_threads
 from sparring.run.run_directory import RunDirectory
 
-MOST_PROFILES = 1000
-"""The largest number of profiles, a member for each seat, in which alpha-rank is solved: it takes minutes."""
+MOST_PROFILES = {"alpharank": (1000, "prd"), "prd": (100_000, "uniform")}
+"""With more than two seats, how many profiles, a member for each seat, a solver takes minutes for; and the
+solver to choose for more."""
 
 
 def psro(
@@ -69,18 +71,19 @@ def psro(
         SparringError: a training had to stop, or games could not be finished.
     """
     venue = check_psro(config)
-    solver = solver_of(config, venue)
-    config = config.model_copy(
-        update={"psro": (config.psro or PsroSettings()).model_copy(update={"solver": solver})}
-    )
     check_installed("sparring psro", "populations", *PACKAGES)
     progress = progress or Progress()
     directory = PsroDirectory.open(path)
     try:
-        members = _Members(_begin(config, venue, directory, progress), directory, train, progress)
+        config = _begin(config, venue, directory, progress)
+        members, said = _Members(config, directory, train, progress), ""
 
         def tell(state: PsroState) -> None:
+            nonlocal said
             members.use(state)
+            if members.settings.solver is None and len(state.iterations) > 1 and state.solver != said:
+                progress.say(_solver_line(state))
+                said = state.solver
             if on_state is not None:
                 on_state(state)
 
@@ -94,6 +97,8 @@ def psro(
             measure=members.nash_conv,
             on_state=tell,
         )
+    except CallsSpent as error:
+        raise CallsSpent.after(config.collection.api_calls or 0) from error
     except OSError as error:
         problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
         raise SparringError(f"{problem}, and give this command again") from error
@@ -135,27 +140,26 @@ def _check_seats(config: Config, venue: Venue, field: str) -> None:
     if len(venue.seats) > MAX_SEATS:
         problem = f"PSRO plays all orders of seats, and {venue.name} has {len(venue.seats)}"
         raise InputError(field, problem, f"At most {MAX_SEATS} are possible")
-    solver_of(config, venue)
-
-
-def solver_of(config: Config, venue: Venue) -> MetaStrategy:
-    """Return the solver of a PSRO: the configured one, or by default ``nash`` where it is one of the game.
-
-    Raises:
-        InputError: the solver is not for so many seats, or members.
-    """
     settings, seats = config.psro or PsroSettings(), len(venue.seats)
-    members, name = settings.iterations + 1, settings.solver
-    if name is None:
-        return "nash" if seats == 2 and _is_constant_sum(venue) is not False else "prd"
-    if name == "nash" and seats > 2:
+    if seats == 2:
+        return
+    members, name = settings.iterations + 1, settings.solver or "prd"
+    if name == "nash":
         problem = f"nash is for two seats, but {venue.name} has {seats}"
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")
-    if name == "alpharank" and seats > 2 and members**seats > MOST_PROFILES:
-        problem = f"alpharank would rank {members**seats:,} profiles of {members} members in {seats} seats"
-        fix = f"Choose prd, or fewer iterations: {MOST_PROFILES:,} profiles are possible"
+    most, other = MOST_PROFILES.get(name, (math.inf, ""))
+    if (profiles := members**seats) > most:
+        problem = f"{name} would solve {profiles:,} profiles of {members} members in {seats} seats"
+        fix = f"Choose {other}, or fewer iterations: {most:,} profiles are possible"
         raise InputError("psro.solver", problem, fix)
-    return name
+
+
+def _solver_line(state: PsroState) -> str:
+    """Return why mixtures are solved as they are, where the configuration names no solver."""
+    if state.solver == "nash":
+        return "note: both seats together earn the same in every game, so mixtures are solved by nash"
+    why = "there are more than two seats" if state.seats > 2 else "what both seats earn together varies"
+    return f"note: {why}, so mixtures are solved by {state.solver}"
 
 
 def _is_constant_sum(venue: Venue) -> bool | None:
@@ -241,21 +245,34 @@ class _Members:
         """Train the best response to a mixture."""
         self.progress.say(f"iteration {number} of {self.settings.iterations}: a best response")
         members = self._adapters(map(member_name, range(number)))
-        config = best_response_to(mixture, members, number, self.config)
-        if not self.train(config, self.directory.run(number)):
+        place = self.directory.run(number)
+        config = best_response_to(mixture, members, number, self._with_calls_left(place))
+        if not self.train(config, place):
             return None
-        run = RunDirectory(self.directory.run(number))
+        run = RunDirectory(place)
         return Response(run.saved_steps()[-1], training_games(run))
 
     def play(self, members: list[str]) -> TournamentResult:
         """Play the games of the payoff matrix that are missing."""
         players = [self._member(name, path) for name, path in self._adapters(members).items()]
-        venue = check_psro(self.config)
+        place = self.directory.path / PAYOFFS
+        venue = check_psro(self._with_calls_left(place))
         seats, games = len(venue.seats), self.settings.payoff_games
         repeats = seats > 2 or not _is_constant_sum(venue)
         schedule = GameSchedule(members, games, None, self.config.seed, seats, repeats=repeats)
         tournament = tournament_of(players, venue, schedule, self.progress, serve=self._serve())
-        return hold(tournament, self.directory.path / PAYOFFS, self.progress)
+        return hold(tournament, place, self.progress)
+
+    def _with_calls_left(self, place: Path) -> Config:
+        """Return the configuration with the calls to models behind an API that ``place``, a member or the
+        payoffs, may make beside those of all others."""
+        collection = self.config.collection
+        if collection.api_calls is None:
+            return self.config
+        others = (file for file in self.directory.path.glob(f"*/{ANSWERS_FILE}") if file.parent != place)
+        made = sum(PaidFile(file, None).calls for file in others)
+        left = collection.model_copy(update={"api_calls": max(0, collection.api_calls - made)})
+        return self.config.model_copy(update={"collection": left})
 
     def nash_conv(self, mixture: Mapping[str, float]) -> tuple[float | None, bool]:
         """Return the NashConv of a mixture, if the configuration asks for it, and whether it can be played.

@@ -104,7 +104,7 @@ def rate_by_pool(
     failures = Counter[str]()
 
     async def play() -> None:
-        async with held.serve() as client, held.venue.playing(client) as play_game:
+        async with held.serve(None) as client, held.venue.playing(client) as play_game:
             with progress.doing(f"playing {env.name} against {pool_name}", "games", len(waiting)) as count:
 
                 def record(index: int, played: SeatedGame | str) -> None:

@@ -2,17 +2,18 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparring.commands.members import Member, base_of
 from sparring.config.model import InferenceSettings, ModelSettings
 from sparring.core import InferenceClient
-from sparring.engine.api_models import MembersClient, api_client
+from sparring.engine.api_models import MembersClient
+from sparring.engine.paid_answers import ANSWERS_FILE, PaidFile, paying_client
 from sparring.evaluation.match import Progress
-from sparring.evaluation.venues import ProgramVenue, Venue
+from sparring.evaluation.venues import Frozen
 from sparring.run.assembly import publish_models
-from sparring.run.given_adapters import frozen_of
 
 if TYPE_CHECKING:
     from sparring.engine.engine import EmbeddedEngine
@@ -41,24 +42,25 @@ async def serving(
     seed: int,
     progress: Progress,
     serve: Serve | None = None,
-    venue: Venue | None = None,
+    frozen: Frozen | None = None,
+    directory: Path | None = None,
 ) -> AsyncIterator[MembersClient]:
-    """Yield a client that answers for every member, each of whose names it knows.
+    """Yield a client that answers for every member, each of whose names it knows, and for ``frozen``.
 
-    ``serve`` serves the members' adapters, and those that hold other roles of the ``venue``; without it, this
-    process does.
+    ``serve`` serves the adapters; without it, this process does. What models behind an API answer is kept in
+    the ``directory``, if there is one, and counted there.
     """
-    apis = {one.uid: api_client(one.name) for one in members if one.kind == "api"}
-    if isinstance(venue, ProgramVenue):
-        apis |= {name: api_client(address) for name, address in frozen_of(venue.config, "api").items()}
-    frozen = {} if venue is None else dict(venue.frozen)
+    frozen = frozen or Frozen()
+    apis = {one.uid: one.name for one in members if one.kind == "api"} | dict(frozen.apis)
+    answers = PaidFile(None if directory is None else directory / ANSWERS_FILE, frozen.calls)
+    with_apis = partial(paying_client, apis=apis, file=answers, measured=True)
     models = [one for one in members if one.kind == "model"]
-    adapters = {name: path for one in models for name, path in one.adapters().items()} | frozen
+    adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen.adapters)
     if not models:
-        yield MembersClient(None, apis)
+        yield with_apis(None)
     elif serve is None:
         inference = InferenceSettings(max_tokens=max(one.max_tokens or 1 for one in models))
-        yield MembersClient(build_engine(base_of(models), adapters, inference, seed, progress), apis)
+        yield with_apis(build_engine(base_of(models), adapters, inference, seed, progress))
     else:
         async with serve(adapters) as client:
-            yield MembersClient(client, apis)
+            yield with_apis(client)

@@ -84,7 +84,7 @@ def side_by_side(
 
     async def play() -> None:
         async with (
-            serving(members, seed, progress, venue=venue) as client,
+            serving(members, seed, progress, frozen=venue.frozen) as client,
             venue.playing(client) as one,
         ):
             with progress.doing(f"playing {venue.name}", "games", len(specs)) as count:

@@ -65,7 +65,7 @@ def answer_in_table(
         _check_question(answered, venue, directory, budget)
         limit = answered.source.max_tokens
         calls = None
-        if answered.api is not None:
+        if answered.apis:
             limit, calls = max(PAID_TOKENS, limit), budget.calls
             progress.say(cost_line(answered, directory, budget, limit))
         inference = InferenceSettings(max_tokens=limit)
@@ -107,7 +107,7 @@ class _Learning:
     progress: Progress
 
     def __post_init__(self) -> None:
-        size = PAID_GAMES_PER_STEP if self.answered.api is not None else ROUND
+        size = PAID_GAMES_PER_STEP if self.answered.apis else ROUND
         self.responses = TableResponses(len(self.venue.seats), derive_seed(self.budget.seed, "table"), size)
         self.learned = read_content(self.directory / LEARNED, TableProgress, "Delete it") or TableProgress()
         for response in self.responses.seats:

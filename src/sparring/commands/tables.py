@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted
 from sparring.evaluation.best_response import Exploited, SeatGain
-from sparring.evaluation.figures import ALL_EQUAL, Figure, are_legal_but_invalid, figures_of
+from sparring.evaluation.figures import NO_INTERVAL, Figure, are_legal_but_invalid, figures_of
 from sparring.evaluation.kept_value import KeptValue
 from sparring.evaluation.results import (
     THOUGHT_NOTE,
@@ -32,16 +32,20 @@ def results_table(results: Sequence[EvaluationResult], kept: KeptValue | None = 
 
 
 def exploited_table(result: Exploited) -> Table:
-    """Return the gains by seat with notes: what they are, the budget, and the exact measure beside."""
+    """Return the gains by seat, with notes: what they are, the budget, and the exact measure beside.
+
+    They come first, so that a narrow screen shows them.
+    """
     exact = result.exact_gains
     rows: list[Row] = []
     for seat, one in enumerate(result.seats):
-        values = map(gain_text, (one.value, one.best_response_value, one.gain))
-        rows.append([one.seat, f"{one.games:,}", *values, *([f"{exact[seat]:.4f}"] if exact else [])])
+        gain, *values = map(gain_text, (one.gain, one.value, one.best_response_value))
+        of_seat = [f"{exact[seat]:.4f}"] if exact else []
+        rows.append([one.seat, gain, *of_seat, *values, f"{one.games:,}"])
     total = [f"{sum(exact):.4f}"] if exact else []
-    rows.append(["sum", "", "", "", gain_text(result.total), *total])
+    rows.append(["sum", gain_text(result.total), *total, "", "", ""])
     who = ("Seat", "Policy", "Best response") if result.role is None else ("Role", "Untrained", "Trained")
-    heads = (who[0], "Games", *who[1:], "Gain", *(["Exact"] if exact else []))
+    heads = (who[0], "Gain", *(["Exact"] if exact else []), *who[1:], "Games")
     return Table(heads, [(title_of(result), "", rows)], [*_notes_on_gains(result)])
 
 
@@ -151,5 +155,5 @@ def _invalid_text(seat: SeatGain) -> str:
 
 def gain_text(number: Interval) -> str:
     """Return a gain with half of its interval."""
-    spread = f"± {number.high - number.mid:.3f}" if number.high > number.mid else f"({ALL_EQUAL})"
+    spread = f"± {number.high - number.mid:.3f}" if number.high > number.mid else f"({NO_INTERVAL})"
     return f"{number.mid:+.3f} {spread}"

@@ -130,7 +130,7 @@ def tournament_of(
         schedule,
         {one.uid: one.agents(venue) for one in members},
         settings,
-        partial(serving, members, schedule.seed, progress, serve, venue),
+        partial(serving, members, schedule.seed, progress, serve, venue.frozen),
         {one.uid: one.models(venue) for one in members if nash_conv and one.kind == "model"},
         _pool(members, venue),
     )

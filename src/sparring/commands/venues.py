@@ -7,7 +7,7 @@ from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core import InputError
 from sparring.core.adapters import BASE
-from sparring.evaluation.venues import ProgramVenue
+from sparring.evaluation.venues import Frozen, ProgramVenue
 from sparring.run.given_adapters import find_adapter, frozen_of
 from sparring.run.programs import build_program
 
@@ -43,11 +43,17 @@ def program_venue(config: Config, name: str, field: str, least: int = 2) -> Prog
     if judge not in arena.frozen:
         problem = f"the program of {name} lets {judge} judge, which its members have each in another version"
         raise InputError(field, problem, "It takes a program whose judge is not trained")
-    frozen = {
+    return ProgramVenue(config, arena, roles, frozen_of_program(config))
+
+
+def frozen_of_program(config: Config) -> Frozen:
+    """Return who holds the roles of a configuration's program that nobody trains; raise an InputError if an
+    adapter is missing."""
+    adapters = {
         name: find_adapter(place, name, f"frozen.{name}")
         for name, place in frozen_of(config, "adapter").items()
     }
-    return ProgramVenue(config, arena, roles, frozen)
+    return Frozen(adapters, frozen_of(config, "api"), config.collection.api_calls)
 
 
 def venue_of_members(members: Sequence[Member], seed: int) -> ProgramVenue:

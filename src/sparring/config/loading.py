@@ -14,7 +14,7 @@ from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
 from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
-from sparring.config.validation import problems_with, validated
+from sparring.config.validation import known_part, problems_with, validated
 from sparring.core import InputError
 from sparring.core.own_code import resolving
 from sparring.core.own_modules import imported_beside
@@ -53,6 +53,11 @@ def config_problems(
     except InputError as error:
         return [error]
     return problems_with(data)
+
+
+def load_known(source: str, overrides: Mapping[str, str | None], recipe: str | None = None) -> Config:
+    """Load a configuration as :func:`load_config` does, without the fields that do not exist."""
+    return known_part(_read_data(source, overrides, recipe))
 
 
 def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | None) -> dict[str, Any]:

@@ -139,8 +139,8 @@ class PsroSettings(Settings):
     solver: MetaStrategy | None = None
     """The mixture that a best response is trained against: `nash` (for two seats: the equilibrium of maximum
     entropy, the double oracle algorithm), `alpharank`, `prd` (projected replicator dynamics), or `uniform`
-    (fictitious play). By default `nash`, or `prd` with more than two seats and in OpenSpiel's games for two
-    that are not zero-sum."""
+    (fictitious play). By default `nash` as long as two seats together earn the same in every game,
+    else `prd`."""
     payoff_games: int = Field(default=1000, ge=4, le=1_000_000)
     """Number of games for each pair of members, or group that fills the seats, as many in every order of
     seats."""

@@ -28,6 +28,22 @@ def validated(data: dict[str, Any]) -> Config:
         raise problems_with(data)[0] from None
 
 
+def known_part(data: dict[str, Any]) -> Config:
+    """Return the configuration in nested tables without the fields that do not exist.
+
+    Raises:
+        InputError: something else is wrong too.
+    """
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        rest = deepcopy(data)
+        for place, is_unknown in wrong_places(error, rest):
+            if is_unknown:
+                _take_out(rest, place)
+        return validated(rest)
+
+
 def problems_with(data: dict[str, Any]) -> list[InputError]:
     """Return what is wrong with a configuration, one error a field.
 

@@ -71,7 +71,8 @@ class Arena(EpisodeRunner):
         return []
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Override to measure on held-out data. Return lists by name of the measure, one value per item."""
+        """Override to measure on held-out data. Return lists by name of the measure, one value per item, none
+        if there is none yet."""
         return {}
 
     def evaluation_request(self, episode_type: str, artifact: Any, *path: int | str) -> EpisodeRequest:

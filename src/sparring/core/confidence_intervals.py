@@ -43,8 +43,8 @@ def wilson_interval(successes: float, trials: float, confidence: float = 0.95) -
 def mean_interval(count: int, total: float, squares: float, confidence: float = 0.95) -> Interval:
     """Return a mean with its normal interval, mean +- z s / sqrt(n), where s is the standard deviation.
 
-    ``squares`` is the sum of the squares. The bounds of a single value are the value itself; without values,
-    all three numbers are 0.
+    ``squares`` is the sum of the squares. The bounds of a single value, which says nothing of the spread, are
+    the value itself, as those of equal ones; without values, all three numbers are 0.
     """
     if count == 0:
         return Interval(0.0, 0.0, 0.0)

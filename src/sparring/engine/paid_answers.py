@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from sparring.collection.serialization import UNREADABLE
+from sparring.collection.serialization import UNREADABLE, CheckedLine
 from sparring.core import (
     InferenceClient,
     InputError,
@@ -28,7 +28,7 @@ from sparring.core.messages import as_text, said
 from sparring.core.reasoning import Parts, Reasoning
 from sparring.core.sampling import Sampling
 from sparring.core.text import encodable
-from sparring.engine.api_models import CALLS_AT_ONCE, slot_of
+from sparring.engine.api_models import CALLS_AT_ONCE, MembersClient, openai_client, slot_of
 
 ANSWERS_FILE = "answers.jsonl"
 LAST_SECONDS = 60.0
@@ -41,8 +41,14 @@ MOST_FAILURES = 16
 class CallsSpent(InputError):
     """The calls that may be made are used up."""
 
+    @classmethod
+    def after(cls, calls: int, *, kept: bool = True) -> Self:
+        """Return the error of so many calls, whose answers may be ``kept``."""
+        problem = f"all {calls:,} calls to models behind an API are made"
+        return cls("collection.api_calls", problem, f"Allow more{': what they answered is kept' * kept}")
 
-class PaidLine(msgspec.Struct, omit_defaults=True):
+
+class PaidLine(CheckedLine, omit_defaults=True):
     """A line of the file: a call that begins, without ``text``, or its answer.
 
     Attributes:
@@ -62,7 +68,7 @@ class PaidLine(msgspec.Struct, omit_defaults=True):
     finish_reason: str = "stop"
     thought: str | None = None
     ended: bool = True
-    prompt: list[dict[str, str]] = []
+    prompt: list[dict[str, str]] = msgspec.field(default_factory=list)
 
     def response(self) -> ModelResponse:
         """Return the answer."""
@@ -74,30 +80,30 @@ class PaidLine(msgspec.Struct, omit_defaults=True):
 
 
 class PaidFile:
-    """The file of the answers of a directory. The next line replaces a half-written last one, which a kill
-    left; a damaged line costs its own answer alone.
+    """The file of the answers of a directory, without a path none: then they are only counted. The next line
+    replaces a half-written last one, which a kill left; a damaged line costs its own answer alone.
 
     At most ``limit`` calls are made in all, those of earlier processes included, and those that failed: they
     may have been paid for.
     """
 
-    def __init__(self, path: Path, limit: int | None) -> None:
+    def __init__(self, path: Path | None, limit: int | None) -> None:
         self.path = path
         self.limit = limit
         self.calls = 0
         self.kept: dict[tuple[str, bool], list[PaidLine]] = defaultdict(list)
         self.by_seed: dict[tuple[str, int, bool], PaidLine] = {}
-        content = path.read_bytes() if path.is_file() else b""
+        content = path.read_bytes() if path is not None and path.is_file() else b""
         self._end = content.rfind(b"\n") + 1
         for line in content[: self._end].split(b"\n"):
             with suppress(*UNREADABLE):
-                self._take(msgspec.json.decode(line, type=PaidLine))
+                if (found := msgspec.json.decode(line, type=PaidLine)).is_whole:
+                    self._take(found)
 
     def begin(self) -> int:
         """Count another call and return its number; raise CallsSpent if no more may be made."""
         if self.limit is not None and self.calls >= self.limit:
-            problem = f"all {self.limit:,} calls to models behind an API are made"
-            raise CallsSpent("collection.api_calls", problem, "Allow more: what they answered is kept")
+            raise CallsSpent.after(self.limit, kept=self.path is not None)
         self._write(PaidLine(self.calls))
         return self.calls - 1
 
@@ -106,7 +112,10 @@ class PaidFile:
         self._write(line, sync=True)
 
     def _write(self, line: PaidLine, *, sync: bool = False) -> None:
-        content = msgspec.json.encode(line) + b"\n"
+        if self.path is None:
+            self._take(line)
+            return
+        content = line.line()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
             append_at(file, self._end, content)
@@ -136,7 +145,13 @@ class PaidAnswers(InferenceClient):
     """
 
     def __init__(
-        self, name: str, client: InferenceClient, file: PaidFile, max_tokens: int, *, measured: bool = False
+        self,
+        name: str,
+        client: InferenceClient,
+        file: PaidFile,
+        max_tokens: int | None,
+        *,
+        measured: bool = False,
     ) -> None:
         self.name = name
         self._client = client
@@ -223,6 +238,25 @@ class PaidAnswers(InferenceClient):
                 if len(kept) >= ENOUGH:
                     return kept[derive_seed(seed or 0, "paid answer", key) % ENOUGH]
             await self._arrived.setdefault(key, asyncio.Event()).wait()
+
+
+def paying_client(
+    local: InferenceClient | None,
+    apis: Mapping[str, str],
+    file: PaidFile,
+    max_tokens: int | None = None,
+    *,
+    measured: bool = False,
+) -> MembersClient:
+    """Return what asks the models behind these addresses, by name, and ``local`` for all others; see
+    :class:`PaidAnswers`."""
+    return MembersClient(
+        local,
+        {
+            name: PaidAnswers(one, openai_client(one), file, max_tokens, measured=measured)
+            for name, one in apis.items()
+        },
+    )
 
 
 def _key(name: str, prompt: list[dict[str, str]], drawn: Mapping[str, Any]) -> str:

@@ -20,7 +20,8 @@ ACCURACY, CHANGE, SCORE = "accuracy", "change of accuracy", "mean score"
 UNREAD, CUT = "answers that state no answer", "answers cut at the token limit"
 OF_TASKS = (ACCURACY, CHANGE, SCORE, UNREAD, CUT)
 ANY = (-math.inf, math.inf)
-ALL_EQUAL = "all equal"
+NO_INTERVAL = "no interval"
+"""Beside the mean of one value, or of equal ones, which say nothing of how far off it may be."""
 """What stands for the interval of a mean of equal values: they do not say how far others would spread."""
 
 
@@ -79,7 +80,7 @@ class Figure:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known how exact the number is: not for a mean of equal values."""
+        """Whether it is known how exact the number is: not for a mean of one value, or of equal ones."""
         return self.kind == "exact" or self.interval.high > self.interval.low
 
     def to_dict(self) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def mean_text(number: Interval, count: int) -> str:
     """Return a mean and its interval, or a dash without values."""
     if count == 0:
         return "-"
-    between = f"{number.low:+.2f} to {number.high:+.2f}" if number.high > number.low else ALL_EQUAL
+    between = f"{number.low:+.2f} to {number.high:+.2f}" if number.high > number.low else NO_INTERVAL
     return f"{number.mid:+.2f} ({between})"
 
 

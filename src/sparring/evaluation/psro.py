@@ -19,7 +19,7 @@ from sparring.core.play import MetaStrategy
 from sparring.evaluation.tournament import TournamentResult
 from sparring.evaluation.tournament_files import read_content, write_content
 from sparring.population import PayoffMatrix, PayoffTable
-from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
+from sparring.population.group_payoffs import GroupPayoffs, constant_total, gain_over_mixture
 from sparring.population.meta_strategies import meta_strategy
 
 STATE = "psro.json"
@@ -51,7 +51,7 @@ class Iteration(msgspec.Struct):
 
 
 class PsroState(msgspec.Struct):
-    """The content of ``psro.json``.
+    """The content of ``psro.json``. The ``solver`` is that of the last mixture.
 
     ``payoffs`` with ``standard_error`` and number of ``games`` are those of :class:`GroupPayoffs`, nested
     lists: with two seats, what the row earns against the column, the mean over both seats.
@@ -119,9 +119,9 @@ def find_equilibrium(
     if state is None:
         first = member_name(0)
         iteration = Iteration(first, 0, 0, 0, None, {first: 1.0}, *measure({first: 1.0}))
-        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
         none = np.zeros((1,) * seats)
         nothing = none.tolist(), none.tolist(), none.astype(int).tolist()
+        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
         state = PsroState(name, solver, [first], *nothing, [iteration])
         directory.mkdir(parents=True, exist_ok=True)
         write_state(directory, state)
@@ -136,11 +136,13 @@ def find_equilibrium(
         joined = member_name(number)
         table = _played(play, [*state.members, joined])
         payoffs = GroupPayoffs.of(table, [*state.members, joined])
-        mixture, gain = _solved(state.solver, payoffs), gain_over_mixture(table, joined, before)
+        solver = settings.solver or _default_solver(table)
+        mixture, gain = _solved(solver, payoffs), gain_over_mixture(table, joined, before)
         games = sum(payoff.games for _, payoff in table.items())
         iteration = Iteration(joined, *response, games, gain, mixture, *measure(mixture))
         state = msgspec.structs.replace(
             state,
+            solver=solver,
             members=[*payoffs.members],
             payoffs=payoffs.mean.tolist(),
             standard_error=payoffs.error.tolist(),
@@ -176,6 +178,11 @@ def _played(play: Callable[[list[str]], TournamentResult], members: list[str]) -
             reason = next(iter(result.failures), "")
             raise SparringError(f"{' and '.join(group)} did not finish four games: {reason}")
     return result.table
+
+
+def _default_solver(table: PayoffTable) -> MetaStrategy:
+    """Return ``nash`` if two seats together earn the same in all games, else ``prd``."""
+    return "nash" if table.seats == 2 and constant_total(table) is not None else "prd"
 
 
 def _solved(solver: MetaStrategy, payoffs: GroupPayoffs) -> dict[str, float]:

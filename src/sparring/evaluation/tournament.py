@@ -47,8 +47,8 @@ class Tournament:
     Attributes:
         agents: who answers for each member in each seat.
         settings: by what a directory knows the tournament again.
-        serve: answers for every member while its body runs; called only if something is left to play or to
-            measure.
+        serve: answers for every member while its body runs, and keeps what it paid for in a directory,
+            if there is one; called only if something is left to play or to measure.
         exact: the models of each member whose NashConv is measured too.
         reference: the pool to which ratings are anchored, whose members all take part.
     """
@@ -57,7 +57,7 @@ class Tournament:
     schedule: GameSchedule
     agents: Mapping[str, Sequence[Agent]]
     settings: TournamentSettings
-    serve: Callable[[], AbstractAsyncContextManager[InferenceClient]]
+    serve: Callable[[Path | None], AbstractAsyncContextManager[InferenceClient]]
     exact: Mapping[str, Models] = field(default_factory=dict)
     reference: ReferencePool | None = None
 
@@ -95,7 +95,7 @@ class Tournament:
         if self._is_complete(files) and not unmeasured:
             await self._play(None, table, failures, files, progress)
         else:
-            async with self.serve() as client, self.venue.playing(client) as play:
+            async with self.serve(files.path) as client, self.venue.playing(client) as play:
                 await self._play(play, table, failures, files, progress)
                 await self._measure(client, unmeasured, files, progress)
         _add(self._beyond(files, table), files, table)
@@ -204,7 +204,7 @@ class Tournament:
     def _record(self, game: ScheduledGame, played: SeatedGame, files: TournamentFiles) -> None:
         if game.index < SAMPLES_PER_GROUP:
             files.add_sample(game, played.rollout)
-        files.add(PlayedGame.of(game.number, game.seating, played.rewards, played.invalid_seat))
+        files.add(PlayedGame(game.number, [*game.seating], played.rewards, played.invalid_seat))
 
     def _beyond(self, files: TournamentFiles, table: PayoffTable) -> list[ScheduledGame]:
         """Return the finished games that the schedule leaves out now: it was larger once."""

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparring.collection.rollout_log import write_rollouts
-from sparring.collection.serialization import UNREADABLE
+from sparring.collection.serialization import UNREADABLE, CheckedLine
 from sparring.core import InputError, Rollout
 from sparring.core.errors import DamagedState
 from sparring.core.files import (
@@ -76,31 +75,21 @@ class TournamentSettings(msgspec.Struct):
         return any(one.kind == "model" for one in self.members)
 
 
-class PlayedGame(msgspec.Struct):
+class PlayedGame(CheckedLine):
     """A line of ``games.jsonl``; ``invalid`` is the seat whose invalid move ended the game."""
 
     game: int
     players: list[str]
     rewards: list[float]
     invalid: int | None
-    crc: int
 
-    @classmethod
-    def of(cls, game: int, players: Sequence[str], rewards: Sequence[float], invalid: int | None) -> Self:
-        """Return the game with its checksum."""
-        crc = _checksum(game, players, rewards, invalid)
-        return cls(game, list(players), list(rewards), invalid, crc)
-
+    @property
     def is_possible(self) -> bool:
         """Whether the line is one that was written: by its checksum, and by what any game is like."""
         seats = len(self.players)
         possible = self.game >= 0 and len(self.rewards) == seats and all(map(math.isfinite, self.rewards))
         possible &= self.invalid is None or 0 <= self.invalid < seats
-        return possible and self.crc == _checksum(self.game, self.players, self.rewards, self.invalid)
-
-
-def _checksum(*fields: Any) -> int:
-    return zlib.crc32(msgspec.json.encode(fields))
+        return possible and self.is_whole
 
 
 @dataclass
@@ -146,7 +135,7 @@ class TournamentFiles:
 
     def add(self, game: PlayedGame) -> None:
         """Append a finished game. After a kill it is there, or only the beginning of its line."""
-        line = msgspec.json.encode(game) + b"\n"
+        line = game.line()
         append_at(self._log, self._end, line)
         self._end += len(line)
         self.played[game.game] = game
@@ -287,7 +276,7 @@ def read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
         except UNREADABLE as error:
             problem = "the line is damaged"
             raise InputError(f"{file}, line {number}", problem, _AGAIN) from error
-        if not game.is_possible():
+        if not game.is_possible:
             raise InputError(f"{file}, line {number}", "no finished game is so", _AGAIN)
         played.setdefault(game.game, game)
     return played, end

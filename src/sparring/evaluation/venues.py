@@ -20,17 +20,36 @@ LEAST_REQUESTS = 256
 
 
 @dataclass(frozen=True)
+class Frozen:
+    """Who holds the roles of a program that nobody trains.
+
+    Attributes:
+        adapters: adapters by name.
+        apis: the addresses of models behind an API, by name.
+        calls: how many calls may be made to all models behind an API; ``None`` for no limit.
+    """
+
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    apis: Mapping[str, str] = field(default_factory=dict)
+    calls: int | None = None
+
+
+@dataclass(frozen=True)
 class GameVenue:
     """A game, whose seats are its players, at the models' sampling temperature."""
 
     env: GameSettings
     temperature: float = 1.0
-    frozen: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The game's name."""
         return self.env.name
+
+    @property
+    def frozen(self) -> Frozen:
+        """Nobody: all seats are those of members."""
+        return Frozen()
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -70,7 +89,7 @@ class GameVenue:
 
 @dataclass(frozen=True)
 class ProgramVenue:
-    """A program, whose seats are the ``roles`` that it trains; ``frozen`` are the adapters of the others.
+    """A program, whose seats are the ``roles`` that it trains; ``frozen`` hold the others.
 
     The arena goes on from request to request, so it is played once.
     """
@@ -78,7 +97,7 @@ class ProgramVenue:
     config: Config
     arena: Arena
     roles: tuple[Role, ...]
-    frozen: Mapping[str, Path]
+    frozen: Frozen
 
     @property
     def name(self) -> str:

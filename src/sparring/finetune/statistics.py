@@ -83,6 +83,8 @@ class RunRecords:
         """Write the measures of finished proofs with their intervals, and count decisions by truth."""
         proofs = [end for one in rollouts if one.error is None for end in ends_of(one)]
         for name, values in measures_of(proofs).items():
+            if not values:
+                continue
             name = name if split == "test" else f"{TRAINING}{name}"
             write_evaluation(self.files.evaluation, iteration, name, MeasureResult(name, values))
         counts = Counter((proof["y"], proof["decision"]["verdict"]) for proof in proofs)

@@ -86,7 +86,7 @@ def gain_over_mixture(table: PayoffTable, uid: str, mixture: Mapping[str, float]
     groups = [*_drawn(drawn, seats)]
     if seats == 2 and not all(table.beside(one, [one])[2] for one in drawn):
         groups = [((uid, *others), chance) for others, chance, *_ in answered]
-    constant = _constant_total(table)
+    constant = constant_total(table)
     for group, chance in groups:
         mean, error = (constant, 0.0) if constant is not None else _total(table, group)
         gain -= chance * mean
@@ -101,7 +101,7 @@ def _drawn(mixture: Mapping[str, float], seats: int) -> Iterator[tuple[tuple[str
         yield group, orders(group) * math.prod(mixture[one] for one in group)
 
 
-def _constant_total(table: PayoffTable) -> float | None:
+def constant_total(table: PayoffTable) -> float | None:
     """Return what all seats earn together if that is the same in every seating, but for rounding."""
     totals = [sum(map(payoff.mean, range(len(seating)))) for seating, payoff in table.items() if payoff.games]
     low, high = min(totals), max(totals)

@@ -1,11 +1,12 @@
 """Meta-strategies: mixtures over the members of a population, solved from what they earn against each other.
 
-OpenSpiel computes them. Its functions need packages of the extra ``populations``, which are imported when a
-mixture is computed.
+OpenSpiel computes them, or CVXPY where the seats have different members. They need packages of the extra
+``populations``, which are imported when a mixture is computed.
 """
 
 import contextlib
 import io
+from collections.abc import Callable
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -67,39 +68,61 @@ def meta_strategy(name: MetaStrategy, payoffs: NDArray[np.float64]) -> NDArray[n
 
 
 def nash_of_columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of each of C columns in a zero-sum game of rows against columns, as ``nash``.
-
-    It is the share of a column in the symmetric game in which both sides choose a row and a column, earn with
-    their row, and lose with their column. Errors are as in :func:`meta_strategy`.
+    """Return the probability of each of C columns in a zero-sum game of rows against columns: of all their
+    equilibrium strategies, the one of maximum entropy. Errors are as in :func:`meta_strategy`.
 
     Args:
         payoffs_RC: what the row earns against the column.
     """
-    rows, columns = payoffs_RC.shape
-    payoffs_RCRC = payoffs_RC[:, None, None, :] - payoffs_RC.T[None, :, :, None]
-    pairs = meta_strategy("nash", payoffs_RCRC.reshape(rows * columns, rows * columns))
-    shares_C: NDArray[np.float64] = pairs.reshape(rows, columns).sum(axis=0)
-    return shares_C
+    check_installed("meta-strategy", "populations", *PACKAGES)
+    weights_C: NDArray[np.float64] = np.maximum(_in_some_unit(_columns, payoffs_RC), 0.0)
+    weights_C /= weights_C.sum()
+    return weights_C
 
 
 def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return OpenSpiel's Nash averaging. The equilibrium is the same in every unit of payoffs.
+    """Return OpenSpiel's Nash averaging."""
+    import pyspiel
+    from open_spiel.python.algorithms.nash_averaging import nash_averaging
+
+    def solve(matrix_MM: NDArray[np.float64]) -> NDArray[np.float64]:
+        nash_M1, _ = nash_averaging(pyspiel.create_matrix_game(matrix_MM, -matrix_MM))
+        return np.asarray(nash_M1[:, 0])
+
+    return _in_some_unit(solve, _antisymmetric(payoffs_MM))
+
+
+def _columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the columns' strategy that holds all rows to what some strategy of the rows guarantees them."""
+    import cvxpy
+
+    rows, columns = payoffs_RC.shape
+    rows_R, columns_C, value = cvxpy.Variable(rows, nonneg=True), cvxpy.Variable(columns), cvxpy.Variable()
+    constraints = [
+        payoffs_RC @ columns_C <= value,
+        payoffs_RC.T @ rows_R >= value,
+        cvxpy.sum(rows_R) == 1,
+        cvxpy.sum(columns_C) == 1,
+    ]
+    cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.entr(columns_C))), constraints).solve()
+    return np.asarray(columns_C.value)
+
+
+def _in_some_unit(
+    solve: Callable[[NDArray[np.float64]], NDArray[np.float64]], payoffs_RC: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return an equilibrium, which is the same in every unit of payoffs.
 
     The solver gives up on about one random matrix in a thousand, as its feasible set has no interior; in
     another unit it takes other steps.
     """
-    import pyspiel
     from cvxpy.error import SolverError
-    from open_spiel.python.algorithms.nash_averaging import nash_averaging
 
-    payoffs_MM = _antisymmetric(payoffs_MM)
-    largest = float(np.abs(payoffs_MM).max()) or 1.0
+    largest = float(np.abs(payoffs_RC).max()) or 1.0
     for unit in (1.0, *(largest * factor for factor in _OTHER_UNITS)):
-        matrix_MM = payoffs_MM / unit
         with contextlib.suppress(SolverError):
-            nash_M1, _ = nash_averaging(pyspiel.create_matrix_game(matrix_MM, -matrix_MM))
-            return np.asarray(nash_M1[:, 0])
-    raise SparringError(f"no equilibrium of {len(payoffs_MM)} members was found in any of several units")
+            return solve(payoffs_RC / unit)
+    raise SparringError(f"no equilibrium of {payoffs_RC.shape[1]} members was found in any of several units")
 
 
 def _alpharank(payoffs: NDArray[np.float64]) -> NDArray[np.float64]:

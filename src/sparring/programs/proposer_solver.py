@@ -336,15 +336,14 @@ class ProposerSolverArena(Arena):
         solved = [one for one in rollouts if one.episode_type == "solve"]
         proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
         farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
-        measures = {
-            "solver exact match": [one.rewards["Solver"] for one in solved],
+        of_solver = {"solver exact match": [one.rewards["Solver"] for one in solved]} if solve else {}
+        return of_solver | {
             "proposer distance": [
                 abs(one["pass_rate"] - self.settings.target_pass_rate) if one["valid"] else farthest
                 for one in proposed
             ],
             "proposer valid": [float(one["valid"]) for one in proposed],
         }
-        return {name: values for name, values in measures.items() if values}
 
     def _evaluation_proposals(self) -> list[EpisodeRequest]:
         rng = random.Random(derive_seed(self.seed, "evaluation"))

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Collection
+from statistics import fmean
 from typing import Any
 
 import verifiers.v1 as vf
@@ -202,16 +203,20 @@ class VerifiersArena(Arena):
         return [EpisodeRequest("environment", number, {"group": number}) for number in numbers]
 
     async def evaluate(self) -> dict[str, list[float]]:
-        """Run held-out tasks, always the same: ``AGENT reward`` has an entry for each run of an agent."""
+        """Run held-out tasks, always the same: ``AGENT reward`` has an entry for each task, the mean over the
+        agent's runs in it, because these are not independent."""
         requests = [
             self.evaluation_request("environment", number, number)
             for number in self.held_out[: self.settings.evaluation_tasks]
         ]
         measures: dict[str, list[float]] = {}
         for result in await self.generate_rollouts(requests):
+            earned: dict[str, list[float]] = {}
             for rollout in result.all_rollouts():
-                for name, earned in rollout.rewards.items():
-                    measures.setdefault(f"{name} reward", []).append(earned)
+                for name, reward in rollout.rewards.items():
+                    earned.setdefault(name, []).append(reward)
+            for name, rewards in earned.items():
+                measures.setdefault(f"{name} reward", []).append(fmean(rewards))
         return measures
 
 

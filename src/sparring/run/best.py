@@ -151,7 +151,7 @@ def has_settled(directory: Path, settings: EvaluationSettings) -> bool:
 
     An evaluation finds a better policy if the lower end of the 95% interval of the mean reward in one of its
     matches is above the best mean so far; then that mean becomes the best, and smaller steps add up. The
-    first evaluation counts as better. One without a finished match says nothing.
+    first evaluation counts as better. One with less than two finished games says nothing.
     """
     if not (settings.patience and settings.every):
         return False
@@ -163,7 +163,7 @@ def has_settled(directory: Path, settings: EvaluationSettings) -> bool:
         better, measured = False, False
         for path in sorted(directory.glob(f"step-{step:06d}-*.json")):
             _, match = read_evaluation(path)
-            if not isinstance(match, MatchResult) or not match.games:
+            if not isinstance(match, MatchResult) or match.games < 2:
                 continue
             measured = True
             played, reward = (match.env_id, match.opponent), match.mean_reward

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from sparring.config import Config, config_problems, load_config, preset_names
+from sparring.config.loading import load_known
 from sparring.core import InputError
 from sparring.run.checks import check_config, check_nash_conv, check_opponent
 from sparring.run.run_names import named_run_directory
@@ -14,14 +15,17 @@ OPPONENTS, NASH_CONV = "evaluation.opponents", "evaluation.nash_conv"
 
 
 def load_fitted(
-    source: str, overrides: Mapping[str, str], recipe: str | None = None
+    source: str,
+    overrides: Mapping[str, str],
+    recipe: str | None = None,
+    load: Callable[[str, Mapping[str, str | None], str | None], Config] = load_config,
 ) -> tuple[Config, list[str]]:
-    """Load a configuration as ``load_config`` does; also return a note for each measure that is left out.
+    """Load a configuration as ``load`` does; also return a note for each measure that is left out.
 
     The opponents and the NashConv of a preset are for its own game. Where ``overrides`` name another game,
     those that it does not have are left out, unless ``overrides`` name them too.
     """
-    config = load_config(source, overrides, recipe)
+    config = load(source, overrides, recipe)
     is_preset = source in preset_names() and not Path(source).is_file()
     if not is_preset or not {"envs", "envs.0.id"} & set(overrides):
         return config, []
@@ -39,7 +43,7 @@ def load_fitted(
         lacking["NashConv"] = why
         changes[NASH_CONV] = "false"
     notes = [f"{name} of the preset {source} is left out: {why}" for name, why in lacking.items()]
-    return (load_config(source, {**overrides, **changes}, recipe) if changes else config), notes
+    return (load(source, {**overrides, **changes}, recipe) if changes else config), notes
 
 
 def problems_of(
@@ -47,15 +51,24 @@ def problems_of(
 ) -> list[InputError]:
     """Return why a run of that ``name`` cannot start, with the arguments of ``load_fitted``.
 
-    What is played, and the files that are named, are looked at only where the configuration is right.
+    What is played, and the files that are named, are looked at only where nothing is wrong but fields that do
+    not exist. These hide what is wrong with others of their section, which they may have meant.
     """
-    if problems := config_problems(source, overrides, recipe):
+    problems = config_problems(source, overrides, recipe)
+    try:
+        config, _ = load_fitted(source, overrides, recipe, load_known)
+    except InputError:  # the first of the problems, or what a field that does not exist may have meant
         return problems
-    config, _ = load_fitted(source, overrides, recipe)
+    found: list[InputError] = []
     if name is not None and (error := _error(partial(named_run_directory, Path(config.run.directory), name))):
-        problems.append(error)
-    check_config(config, problems)
-    return problems
+        found.append(error)
+    check_config(config, found)
+    hidden = {_section_of(one) for one in problems}
+    return problems + [one for one in found if _section_of(one) not in hidden]
+
+
+def _section_of(error: InputError) -> str:
+    return error.field.rpartition(".")[0]
 
 
 def _problem(check: Callable[[str], None], games: list[str]) -> str:

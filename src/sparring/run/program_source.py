@@ -326,7 +326,7 @@ class ProgramSource(PlaySource):
             measure = name.removeprefix(SMALLEST)
             if measure not in measures:
                 problem = f"the program does not measure {shown(name)}"
-                known = f"Name one of: {', '.join(measures)}"
+                known = f"Name one of: {', '.join(measures)}; one without a value yet must be an empty list"
                 raise InputError(f"league.evolution.measures.{role}", problem, known)
             items = len(measures[measure].values)
             if items < FEWEST_COMPARED:

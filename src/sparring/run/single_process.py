@@ -14,9 +14,8 @@ from sparring.collection.sinks import further_sinks
 from sparring.config import Config
 from sparring.core import InferenceClient
 from sparring.engine.answering import Engine
-from sparring.engine.api_models import MembersClient, openai_client
 from sparring.engine.hosts import VLLMHost
-from sparring.engine.paid_answers import ANSWERS_FILE, PaidAnswers, PaidFile
+from sparring.engine.paid_answers import ANSWERS_FILE, PaidFile, paying_client
 from sparring.engine.published_adapters import PublishedAdapters
 from sparring.learn.learner import Learner
 from sparring.run import assembly
@@ -108,11 +107,7 @@ def _with_apis(engine: Engine, config: Config, directory: RunDirectory) -> Infer
     if not apis:
         return engine
     answers = PaidFile(directory.path / ANSWERS_FILE, config.collection.api_calls)
-    limit = config.inference.max_tokens
-    return MembersClient(
-        engine,
-        {name: PaidAnswers(one, openai_client(one), answers, limit) for name, one in apis.items()},
-    )
+    return paying_client(engine, apis, answers, config.inference.max_tokens)
 
 
 def _serving(

@@ -9,7 +9,6 @@ from sparring.core.confidence_intervals import Interval
 from sparring.core.text import counted, duration_text, number_text
 from sparring.evaluation.figures import (
     ACCURACY,
-    ALL_EQUAL,
     CHANGE,
     CUT,
     DRAWS,
@@ -17,6 +16,7 @@ from sparring.evaluation.figures import (
     LOSSES,
     MASS,
     NASH_CONV,
+    NO_INTERVAL,
     REWARD,
     SCORE,
     UNREAD,
@@ -92,7 +92,7 @@ def figure_cell(interval: Interval, kind: Kind, *, exactly: bool = False, is_pla
     if kind == "exact" and exactly:
         return Cell(f"{interval.mid:.4f}", badge=badge, tone=tone, strong=True)
     low, mid, high = (f"{100 * one:.1f}" if kind == "share" else number_text(one) for one in interval)
-    between = f"{low} to {high}" if interval.high > interval.low else ALL_EQUAL
+    between = f"{low} to {high}" if interval.high > interval.low else NO_INTERVAL
     return Cell(f"{mid}{'%' * (kind == 'share')}", between, badge, tone, strong=True)
 
 

@@ -73,7 +73,7 @@ def program_in_browser(run: str, role: str, seed: int | None, progress: Progress
 async def play_role_at(table: PersonsTable, program: ProgramRun, role: str) -> None:
     """Play an episode to its end. Until then the person sees what its role is asked and no more."""
     table.title = f"{program.config.play.names[0]}: you are {role}"
-    program.arena.client = person = WithPerson(program.engine, table.ask)
+    program.arena.client = person = WithPerson(program.client, table.ask)
     result = await play_episode(program, role, person)
     rollouts = result.all_rollouts()
     told = [

@@ -1,6 +1,7 @@
 """The state of an episode as plain JSON values, its rubric, and how well a verifier judges: accuracy and its
 kin."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -107,32 +108,43 @@ def is_right(state: ProofState) -> bool:
 
 
 def measures_of(proofs: Sequence[ProofState]) -> dict[str, list[float]]:
-    """Return lists of values by name of the measure; a measure without a value is left out, so none is NaN.
+    """Return lists of values by name of the measure; a list is empty if there is no value.
 
-    Most values are by claim, the mean over its proofs, because these are not independent. A proof without a
+    Values are by claim, the mean over its proofs, because these are not independent. A proof without a
     verdict is not right.
 
     - ``accuracy``; ``accuracy on right claims`` and ``accuracy on wrong claims``;
     - ``no decision``: the share of proofs that ended without one;
     - ``always wrong``: 1 if no proof of the claim is right;
-    - ``precision``: for each proof with the verdict "accept", whether the claim is right;
-    - ``recall``: for each proof of a right claim, whether the verdict is "accept".
+    - ``precision``: how many of the proofs with the verdict "accept" are of right claims. A value of each
+      claim that was ever accepted, such that mean and interval are those of a ratio of two sums over claims
+      (W. G. Cochran, Sampling Techniques, 3rd ed., 1977, 2.11): it may be below 0 or above 1;
+    - ``recall``: the share of proofs of a right claim with the verdict "accept".
     """
     by_claim: dict[str, list[ProofState]] = {}
     for proof in proofs:
         by_claim.setdefault(proof["id"], []).append(proof)
     right = {claim: _mean([is_right(one) for one in made]) for claim, made in by_claim.items()}
     truths = {claim: made[0]["y"] for claim, made in by_claim.items()}
-    measures = {
+    return {
         "accuracy": list(right.values()),
         "accuracy on right claims": [right[claim] for claim, y in truths.items() if y == 1],
         "accuracy on wrong claims": [right[claim] for claim, y in truths.items() if y == 0],
         "no decision": [_mean([one["decided_by"] is None for one in made]) for made in by_claim.values()],
         "always wrong": [float(share == 0) for share in right.values()],
-        "precision": [float(one["y"]) for one in proofs if one["decision"]["verdict"] == "accept"],
-        "recall": [float(is_right(one)) for one in proofs if one["y"] == 1],
+        "precision": _precision(proofs),
+        "recall": [right[claim] for claim, y in truths.items() if y == 1],
     }
-    return {name: values for name, values in measures.items() if values}
+
+
+def _precision(proofs: Sequence[ProofState]) -> list[float]:
+    """Return p + a n (y - p) / A of each claim: its truth is y, it was accepted a times, all n claims A
+    times, and p is the precision."""
+    accepted = [(proof["id"], proof["y"]) for proof in proofs if proof["decision"]["verdict"] == "accept"]
+    counts, total = Counter(accepted), len(accepted)
+    precision = sum(y for _, y in accepted) / max(total, 1)
+    weights = [(y, count * len(counts) / total) for (_, y), count in counts.items()]
+    return [y * weight + precision * (1 - weight) for y, weight in weights]
 
 
 def _mean(values: list[bool]) -> float:
