@@ -22,7 +22,6 @@ OF_TASKS = (ACCURACY, CHANGE, SCORE, UNREAD, CUT)
 ANY = (-math.inf, math.inf)
 NO_INTERVAL = "no interval"
 """Beside the mean of one value, or of equal ones, which say nothing of how far off it may be."""
-"""What stands for the interval of a mean of equal values: they do not say how far others would spread."""
 
 
 class FigureName(NamedTuple):
