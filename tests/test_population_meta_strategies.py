@@ -56,9 +56,10 @@ def test_the_equilibrium_of_columns_is_their_share_in_the_symmetric_game_of_pair
     np.testing.assert_allclose(nash_of_columns(payoffs_RC), shares_C, atol=1e-3)
 
 
-def test_the_equilibrium_of_many_rows_and_columns_is_one():
+@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0, 1e5])
+def test_the_equilibrium_of_many_rows_and_columns_is_one_in_every_unit(unit):
     payoffs_RC = np.random.default_rng(0).normal(size=(32, 24))
-    columns_C, rows_R = nash_of_columns(payoffs_RC), nash_of_columns(-payoffs_RC.T)
+    columns_C, rows_R = nash_of_columns(unit * payoffs_RC), nash_of_columns(-unit * payoffs_RC.T)
     assert (payoffs_RC @ columns_C).max() <= (rows_R @ payoffs_RC).min() + 1e-4
 
 

@@ -75,7 +75,8 @@ def nash_of_columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
         payoffs_RC: what the row earns against the column.
     """
     check_installed("meta-strategy", "populations", *PACKAGES)
-    weights_C: NDArray[np.float64] = np.maximum(_in_some_unit(_columns, payoffs_RC), 0.0)
+    unit = float(np.abs(payoffs_RC).max()) or 1.0  # payoffs of 0.001 would be lost in the solver's tolerance
+    weights_C: NDArray[np.float64] = np.maximum(_in_some_unit(_columns, payoffs_RC / unit), 0.0)
     weights_C /= weights_C.sum()
     return weights_C
 
@@ -95,6 +96,7 @@ def _nash(payoffs_MM: NDArray[np.float64]) -> NDArray[np.float64]:
 def _columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the columns' strategy that holds all rows to what some strategy of the rows guarantees them."""
     import cvxpy
+    from cvxpy.error import SolverError
 
     rows, columns = payoffs_RC.shape
     rows_R, columns_C, value = cvxpy.Variable(rows, nonneg=True), cvxpy.Variable(columns), cvxpy.Variable()
@@ -104,7 +106,10 @@ def _columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
         cvxpy.sum(rows_R) == 1,
         cvxpy.sum(columns_C) == 1,
     ]
-    cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.entr(columns_C))), constraints).solve()
+    problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.entr(columns_C))), constraints)
+    problem.solve()
+    if problem.status != cvxpy.OPTIMAL:
+        raise SolverError(problem.status)
     return np.asarray(columns_C.value)
 
 
