@@ -77,6 +77,11 @@ def test_a_role_is_played_by_another_checkpoint_or_the_base_model(finished, caps
     assert untrained != in_training(finished, 4), "or this test cannot tell"
 
 
+def test_a_checkpoint_that_plays_several_roles_plays_each_with_that_roles_policy(finished, capsys):
+    words = [word for role in ("Hider", "Seeker") for word in ("--role", f"{role}={finished}@2")]
+    assert measured(finished, *words, capsys=capsys) == in_training(finished, 2)
+
+
 def test_the_table_has_counts_and_intervals(finished, capsys):
     assert main(["eval", str(finished)]) == 0
     said = capsys.readouterr().out

@@ -77,12 +77,15 @@ class ProgramRun:
         adapters |= frozen.adapters
         self.agents = {role.id: AgentSpec("model", role.policy) for role in program.roles.values()}
         for role, player in players.items():
-            self.agents[role] = AgentSpec("model", player)
+            served = player
             if player not in (BASE, PERSON):
                 config, found = _run_and_checkpoint(player)
                 if difference := base_difference(config.model, self.config.model, trained=True):
                     raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
-                adapters[player] = adapter_in(found, program.roles[role].policy, "--role")
+                policy = program.roles[role].policy
+                served = f"{player}/{policy}"
+                adapters[served] = adapter_in(found, policy, "--role")
+            self.agents[role] = AgentSpec("model", served)
         engine = build_engine(self.config.model, adapters, self.config.inference, self.config.seed, progress)
         answers = PaidFile(None, frozen.calls)
         self.arena.client = self.client = paying_client(engine, frozen.apis, answers, measured=True)

@@ -151,7 +151,7 @@ def has_settled(directory: Path, settings: EvaluationSettings) -> bool:
 
     An evaluation finds a better policy if the lower end of the 95% interval of the mean reward in one of its
     matches is above the best mean so far; then that mean becomes the best, and smaller steps add up. The
-    first evaluation counts as better. One with less than two finished games says nothing.
+    first evaluation counts as better. A match with fewer than two finished games says nothing.
     """
     if not (settings.patience and settings.every):
         return False
