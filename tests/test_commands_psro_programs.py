@@ -19,8 +19,9 @@ from sparring.commands.serving import serving
 from sparring.commands.tournament import tournament
 from sparring.commands.venues import program_venue
 from sparring.config import load_config
-from sparring.core import MockInferenceClient
+from sparring.core import InputError, MockInferenceClient
 from sparring.evaluation.match import Progress
+from sparring.evaluation.venues import Frozen
 from tournaments import few_resamples  # noqa: F401 - a fixture
 
 DEBATE = {"program.num_rounds": "1", "program.max_tokens": "4", "program.evaluation_debates": "2"}
@@ -109,3 +110,12 @@ async def test_a_model_behind_an_api_has_its_role_in_the_games_of_payoffs(model,
                 for one in ("base", "caller")
             ]
     assert [one.text for one in answers] == ["from here", "from there"]
+
+
+@pytest.mark.parametrize("kind", ["apis", "adapters"])
+async def test_a_member_is_not_mistaken_for_one_that_holds_another_role(kind, tmp_path):
+    frozen = Frozen(**{kind: {"caller": tmp_path if kind == "adapters" else "other@http://localhost:1/v1"}})
+    members = [Member("caller", "api", "mover@http://localhost:1/v1")]
+    with pytest.raises(InputError, match=r"members: caller is also a name in the program's \[frozen\]"):
+        async with serving(members, 0, Progress(), frozen=frozen):
+            pass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparring.commands.members import Member, base_of
 from sparring.config.model import InferenceSettings, ModelSettings
-from sparring.core import InferenceClient
+from sparring.core import InferenceClient, InputError
 from sparring.engine.api_models import MembersClient
 from sparring.engine.paid_answers import ANSWERS_FILE, PaidFile, paying_client
 from sparring.evaluation.match import Progress
@@ -49,13 +49,20 @@ async def serving(
 
     ``serve`` serves the adapters; without it, this process does. What models behind an API answer is kept in
     the ``directory``, if there is one, and counted there.
+
+    Raises:
+        InputError: a member has a name of ``frozen``.
     """
     frozen = frozen or Frozen()
-    apis = {one.uid: one.name for one in members if one.kind == "api"} | dict(frozen.apis)
+    apis = {one.uid: one.name for one in members if one.kind == "api"}
+    models = [one for one in members if one.kind == "model"]
+    adapters = {name: path for one in models for name, path in one.adapters().items()}
+    if taken := (apis.keys() | adapters.keys()) & (frozen.apis.keys() | frozen.adapters.keys()):
+        problem = f"{min(taken)} is also a name in the program's [frozen]"
+        raise InputError("members", problem, "Name a copy of it that is called something else")
+    apis, adapters = apis | dict(frozen.apis), adapters | dict(frozen.adapters)
     answers = PaidFile(None if directory is None else directory / ANSWERS_FILE, frozen.calls)
     with_apis = partial(paying_client, apis=apis, file=answers, measured=True)
-    models = [one for one in members if one.kind == "model"]
-    adapters = {name: path for one in models for name, path in one.adapters().items()} | dict(frozen.adapters)
     if not models:
         yield with_apis(None)
     elif serve is None:
