@@ -57,8 +57,8 @@ def problems_of(
     problems = config_problems(source, overrides, recipe)
     try:
         config, _ = load_fitted(source, overrides, recipe, load_known)
-    except InputError as error:  # one of the problems, or what a field that does not exist may have meant
-        return problems or [error]
+    except InputError as wrong:  # one of the problems, or what a field that does not exist may have meant
+        return problems or [wrong]
     found: list[InputError] = []
     if name is not None and (error := _error(partial(named_run_directory, Path(config.run.directory), name))):
         found.append(error)
