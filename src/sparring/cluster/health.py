@@ -115,7 +115,7 @@ class Health:
             except (RayError, TimeoutError) as error:
                 self.away[name] = _now() - last
                 lost = await self._loss_of(name, error)
-                if lost is not None and not self._goes_on_without(name):
+                if lost is not None:
                     raise lost from error
             await asyncio.sleep(ASK_EVERY)
 
@@ -134,12 +134,13 @@ class Health:
             asked.cancel()
 
     async def _loss_of(self, name: str, error: Exception) -> SparringError | None:
-        """Return why an actor counts as lost; ``None`` while it may come back."""
-        if isinstance(error, ActorDiedError | RayTaskError):
+        """Return why an actor is lost; ``None`` while it may come back, or the run goes on without it."""
+        died = isinstance(error, ActorDiedError | RayTaskError)
+        if not (died or self.away[name] > self.patience) or self._goes_on_without(name):
+            return None
+        if died:
             return error_of(name, error)
-        if self.away[name] > self.patience:
-            return SparringError(f"{name} has not come back for {self.patience:g} s{await self._why(name)}")
-        return None
+        return SparringError(f"{name} has not come back for {self.patience:g} s{await self._why(name)}")
 
     async def _why(self, name: str) -> str:
         """Return the end of a sentence: nodes that come back may be given to others of its actors first."""

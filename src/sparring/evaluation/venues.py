@@ -116,10 +116,11 @@ class ProgramVenue:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The program's settings and those of its roles."""
+        """The program's settings, those of its roles, and who is frozen."""
         roles = {name: role.model_dump(mode="json") for name, role in self.config.roles.items()}
         assert self.config.program is not None
-        return {"program": self.config.program.model_dump(mode="json"), "roles": roles}
+        program = self.config.program.model_dump(mode="json")
+        return {"program": program, "roles": roles, "frozen": dict(self.config.frozen)}
 
     def agents(self, models: Sequence[str | Mixture[str]], calls: CallSettings) -> tuple[Agent, ...]:
         """Return who answers in each role if it has this model; roles have limits of their own."""
