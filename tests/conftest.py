@@ -15,10 +15,10 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 # A limit on the time of an example would be a timed assertion, which a busy machine fails.
-# Hypothesis would try 100 examples, other ones each time. The suite tries the same ones every time, so that
-# no change fails for what another one left; ``--hypothesis-profile search`` looks for new ones.
-settings.register_profile("search", deadline=None, max_examples=50)
-settings.register_profile("default-suite", settings.get_profile("search"), derandomize=True)
+# The suite tries few examples, and the same ones every time, so that no change fails for what another one
+# left; ``--hypothesis-profile search`` looks for new ones.
+settings.register_profile("search", deadline=None, max_examples=100)
+settings.register_profile("default-suite", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("default-suite")
 
 STARTS_RAY = {
