@@ -11,6 +11,7 @@ from sparring.commands.ladder.ladder import run_ladder
 from sparring.commands.ladder.page import ladder_html, standings_table
 from sparring.commands.ladder.results import PAGE, CellResult, LadderResult, Point
 from sparring.commands.ladder.standings import limits_of, standings_of
+from sparring.evaluation import aggregates
 from sparring.view.watch.text import table_text
 
 UNIFORM = 11 / 12
@@ -150,7 +151,9 @@ def played(out):
     )
     two = FILE.replace("[games.kuhn]\n", '[games.kuhn]\n[games.nim]\nenvs.0.id = "nim(pile_sizes=1;3)"\n')
     opponents = '[opponents.mirror]\n[opponents.past]\npopulation.sample_mode = "historical"\n'
-    return run_ladder(write_ladder(out.parent, two + opponents), out, jobs=1, play=play)
+    with pytest.MonkeyPatch.context() as patch:  # every cell that ends changes all intervals
+        patch.setattr(aggregates, "RESAMPLES", 100)
+        return run_ladder(write_ladder(out.parent, two + opponents), out, jobs=1, play=play)
 
 
 def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
