@@ -6,7 +6,7 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from sparring.core import garbage_collection
+
 # A limit on the time of an example would be a timed assertion, which a busy machine fails.
-# Hypothesis would try 100 examples, other ones each time. The suite tries the same ones every time, so that
-# no change fails for what another one left; ``--hypothesis-profile search`` looks for new ones.
-settings.register_profile("search", deadline=None, max_examples=50)
-settings.register_profile("default-suite", settings.get_profile("search"), derandomize=True)
+# The suite tries few examples, and the same ones every time, so that no change fails for what another one
+# left; ``--hypothesis-profile search`` looks for new ones.
+settings.register_profile("search", deadline=None, max_examples=100)
+settings.register_profile("default-suite", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("default-suite")
 
 STARTS_RAY = {
@@ -46,6 +48,13 @@ STARTS_RAY = {
     "test_run_own_classes::test_a_game_and_a_loss_of_ones_own_train_the_same_in_one_process_and_on_ray",
 }
 """Files that start Ray, and tests of other files that do."""
+TRAINS_JOBS = {
+    "test_cluster_server",
+    "test_finetune_jobs_restarts",
+    "test_finetune_jobs_server",
+    "test_finetune_local",
+}
+"""Files whose jobs are trained by the forks of one process, which takes seconds to start."""
 
 
 def starts_ray(nodeid: str) -> bool:
@@ -56,13 +65,14 @@ def starts_ray(nodeid: str) -> bool:
 
 
 class ByFile(LoadScopeScheduling):
-    """Runs the tests of a file in one process, and all tests that start Ray in the same one.
+    """Runs the tests of a file in one process, and all tests that start Ray or train jobs in the same one.
 
     Fixtures of a file are made once, and two clusters at a time take longer than one after the other.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "Ray" if starts_ray(nodeid) else Path(nodeid.partition("::")[0]).stem
+        file = Path(nodeid.partition("::")[0]).stem
+        return "Ray" if starts_ray(nodeid) else "jobs" if file in TRAINS_JOBS else file
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,14 +110,22 @@ def _files_are_not_synced() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _garbage_is_searched_for_less_often() -> Iterator[None]:
+    """A search takes nearly a second where so much is loaded, and the runs of tests leave little."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(garbage_collection, "SECONDS_BETWEEN_COLLECTIONS", 600.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
     """Begin every test with the same state of all global generators of the libraries that are loaded."""
     random.seed(0)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(0)
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
+    if torch := sys.modules.get("torch"):  # its own function formats the stack for GPUs that are not there
+        (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(0)
 
 
 @pytest.fixture(scope="session")
@@ -118,18 +136,24 @@ def model() -> Path:
     return roomy_model()
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """Return a directory that the first process which needs it makes, and that no test changes."""
+    place = factory.getbasetemp()
+    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with (place / f"{name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.stat(lock.fileno()).st_size:
+            make(place / name)
+            lock.write("made")
+    return place / name
+
+
 @pytest.fixture(scope="session")
 def playing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that answers with the words of Kuhn poker, taught once for all processes."""
-    place = tmp_path_factory.getbasetemp()
-    place = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
-    with (place / "playing.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / "playing").exists():
-            from playing_model import save_playing_model
+    """A tiny model that answers with the words of Kuhn poker."""
+    from playing_model import save_playing_model
 
-            save_playing_model(place / "being-taught").rename(place / "playing")
-    return place / "playing"
+    return made_once(tmp_path_factory, "playing", save_playing_model)
 
 
 @pytest.fixture(scope="session")
@@ -137,7 +161,7 @@ def games_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of Kuhn poker against a pool."""
     from watched_runs import train_games
 
-    return train_games(tmp_path_factory.mktemp("watched") / "games")
+    return made_once(tmp_path_factory, "games", train_games)
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +169,7 @@ def program_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of a program with two policies and sub-episodes."""
     from watched_runs import train_program
 
-    return train_program(tmp_path_factory.mktemp("watched") / "program")
+    return made_once(tmp_path_factory, "program", train_program)
 
 
 @pytest.fixture(scope="session")

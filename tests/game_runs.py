@@ -33,8 +33,9 @@ FEWER_GAMES = {"collection__games_per_step": "4", "evaluation__games": "2"}
 
 
 def configure(model: Path, preset: str = "quickstart", **changes: str) -> Config:
-    overrides = SMALL | {"model.name": str(model)} | {k.replace("__", "."): v for k, v in changes.items()}
-    return load_config(preset, overrides)
+    """A small run, which computes NashConv only where the changes say so."""
+    small = SMALL | {"model.name": str(model), "evaluation.nash_conv": "false"}
+    return load_config(preset, small | {k.replace("__", "."): v for k, v in changes.items()})
 
 
 def run(config: Config, path: Path) -> str:

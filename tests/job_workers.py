@@ -6,6 +6,7 @@ They run ``main`` of ``sparring.finetune.jobs.worker`` as ``python -m`` does, an
 import asyncio
 import atexit
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sparring.finetune.jobs.launch import Crash
@@ -55,20 +56,15 @@ NEWS = News()
 
 
 class Forks:
-    """The process that forks. :meth:`start` is a launch for ``sparring.finetune.jobs``.
+    """The process that forks; it starts with the first job. :meth:`start` is a launch for ``finetune.jobs``.
 
     ``started`` are the ids of all processes, oldest first. Starts, ends and trained steps are news.
     """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        atexit.register(self._process.kill)
         self.started: list[int] = []
         self._asked = 0
         self._ended: dict[int, int] = {}
-        threading.Thread(target=self._read, daemon=True).start()
 
     async def start(self, directory: Path) -> Crash | None:
         """Train the job in ``directory``; see ``sparring.finetune.jobs.launch.Launch``."""
@@ -90,9 +86,17 @@ class Forks:
             return Crash(f"the process that trains was ended by signal {os.WTERMSIG(status)}", killed=True)
         return None if status == 0 else Crash((directory / LOG).read_text().strip().splitlines()[-1])
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    @functools.cached_property
+    def _process(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        atexit.register(process.kill)
+        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+        return process
+
+    def _read(self, told: Iterable[str]) -> None:
+        for line in told:
             kind, pid, status = line.split()
             if kind == "started":
                 self.started.append(int(pid))

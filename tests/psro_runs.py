@@ -34,7 +34,7 @@ games_per_step = 8
 [run]
 save_every = 1
 [evaluation]
-every = 1
+every = 2
 games = 4
 nash_conv = true
 [psro]

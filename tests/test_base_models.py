@@ -7,6 +7,7 @@ import pytest
 
 from engine_requests import make_engine
 from game_runs import MAGNET, configure, metrics_of, run
+from matrices import first_of
 from sparring.config import load_config
 from sparring.core import AgentSpec, Arena, CallSettings, InputError, PlaySpec
 from sparring.core.adapters import BASE
@@ -71,12 +72,12 @@ async def test_answers_of_a_base_model_end_with_their_line(base_model):
         arena.add_role(Role(seat_role(pid)))
     episode = GameEpisode("kuhn_poker", 2, get_template("fewshot-text"), error_allowance=3)
     arena.add_episode("game", episode)
-    specs = [PlaySpec("game", 2, (POLICY, POLICY), seed) for seed in range(12)]
+    specs = [PlaySpec("game", 2, (POLICY, POLICY), seed) for seed in range(6)]
     steps = [step for spec in specs for step in (await arena.run_episode("game", spec)).rollout.steps]
-    assert steps
-    for step in steps:
+    ends = ["\n" in policy.tokens.decode(step.completion_token_ids) for step in steps]
+    assert any(ends)
+    for step, ended in zip(steps, ends, strict=True):
         assert "\n" not in step.completion_text
-        ended = "\n" in policy.tokens.decode(step.completion_token_ids)
         assert (
             ended
             or step.info["finish_reason"] == "length"
@@ -100,7 +101,7 @@ async def test_the_legal_answers_of_a_base_model_are_probable_as_its_moves_are(b
     assert sum(drawn.completion_logprobs) == pytest.approx(logprob, abs=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ["reinforce", "magnet", "all_actions"])
+@pytest.mark.parametrize("algorithm", first_of(["reinforce", "magnet", "all_actions"]))
 def test_recipes_train_a_base_model(base_model, tmp_path, algorithm):
     config = configure(
         base_model,

@@ -45,7 +45,14 @@ def test_the_command_runs_as_a_module_too():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["envs"], ["envs", "SimpleNegotiation-v0"], ["--help"], ["--version"]], ids=" ".join
+    "arguments",
+    [
+        ["envs"],
+        pytest.param(["envs", "SimpleNegotiation-v0"], marks=pytest.mark.slow),
+        ["--help"],
+        ["--version"],
+    ],
+    ids=" ".join,
 )
 def test_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
     with subprocess.Popen(

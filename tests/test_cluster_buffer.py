@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster_overlaps import game
@@ -293,7 +293,6 @@ def test_records_for_a_learner_are_sent_as_msgpack_and_are_the_same_there():
 CALLS = st.lists(st.sampled_from(["add", "add", "add", "draw", "learned", "again"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     calls=CALLS,
     seed=st.integers(0, 1000),
@@ -338,7 +337,6 @@ def test_a_killed_buffer_is_restored(tmp_path_factory, calls, seed, kills, kind,
 ROOM = st.none() | st.integers(0, 60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     calls=st.lists(st.tuples(st.sampled_from(["add", "draw", "learned"]), ROOM), max_size=12),
     in_order=st.booleans(),

@@ -5,7 +5,7 @@ import random
 from copy import deepcopy
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_simulation import SimulatedHost
@@ -136,7 +136,6 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(TURNS)
 def test_whatever_a_game_asks_the_engine_is_asked_the_same(turns):
     """Prompts go on, begin again, lose or change earlier messages in place; engines are killed between."""

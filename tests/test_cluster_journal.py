@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
@@ -49,7 +49,6 @@ def entries_file(directory: Path) -> Path:
     return max(directory.glob("entries-*.jsonl"))
 
 
-@settings(max_examples=20, deadline=None)
 @given(entries=st.lists(VALUES, min_size=1, max_size=5), data=st.data())
 def test_a_truncated_last_write_leaves_all_entries_before_it(tmp_path_factory, entries, data):
     directory = tmp_path_factory.mktemp("run") / "journal"
@@ -65,7 +64,6 @@ def test_a_truncated_last_write_leaves_all_entries_before_it(tmp_path_factory, e
     assert Journal(directory).load() == (None, [*entries[:-1], "after the kill"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     actions=st.lists(
         st.tuples(st.sampled_from(["append", "append", "snapshot", "restart"]), VALUES, ROOM), max_size=12
@@ -91,7 +89,6 @@ def test_a_write_truncated_at_any_byte_loses_nothing_that_was_acknowledged(tmp_p
     assert Journal(directory).load() == (state, entries)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     actions=st.lists(
         st.tuples(
@@ -121,7 +118,6 @@ def test_entries_that_come_while_a_large_snapshot_is_written_are_loaded_after_it
     assert Journal(directory).load() == (state, entries)
 
 
-@settings(max_examples=40, deadline=None)
 @given(before=ENTRIES, after=st.lists(VALUES, min_size=1, max_size=6), cut=st.booleans())
 def test_a_kill_while_a_large_snapshot_is_written_loses_no_entry(tmp_path_factory, before, after, cut):
     directory = tmp_path_factory.mktemp("run") / "journal"
@@ -179,7 +175,6 @@ def test_an_entry_whose_execution_fails_is_removed(directory):
     assert Journal(directory).load() == (None, ["before", "done"])
 
 
-@settings(max_examples=30, deadline=None)
 @given(before=ENTRIES, after=ENTRIES)
 def test_a_kill_before_the_new_snapshot_is_in_place_leaves_the_old_one(tmp_path_factory, before, after):
     directory = tmp_path_factory.mktemp("run") / "journal"
@@ -218,7 +213,6 @@ def test_snapshots_are_ordered_by_number_and_not_by_name(directory):
     assert Journal(directory).load() == (1_000_000, [])
 
 
-@settings(max_examples=40, deadline=None)
 @given(damage=st.sampled_from([b"", b"{", b"\xff", b'{"a":1}}', b"nan"]), place=st.integers(0, 2))
 def test_a_damaged_line_that_is_not_the_last_is_an_error_that_names_the_file(tmp_path_factory, damage, place):
     directory = tmp_path_factory.mktemp("run") / "journal"

@@ -463,6 +463,7 @@ async def test_an_average_that_the_pool_holds_stays_when_its_policy_starts_again
     assert Path((await one.results())["seeker"]) != average
 
 
+@pytest.mark.slow  # a league is killed by default in test_run_league
 async def test_a_learner_that_is_killed_knows_who_started_again(tmp_path):
     whole = learner(tmp_path / "whole", may_start_again=["seeker"])
     for step in (1, 2):

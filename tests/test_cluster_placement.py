@@ -98,6 +98,7 @@ def neighbours(actor: Any) -> tuple[str, int, int]:
     return ray.get(actor.__ray_call__.remote(look))
 
 
+@pytest.mark.slow  # the tables above are such as Ray gives
 def test_every_engine_counts_the_actors_of_its_run_on_its_own_node(nodes):
     placement = Placement(configured(engines=3, cpus_per_collector=0), pytest.fail)
     engines = [on_one_core(placement.engine(number)) for number in range(3)]

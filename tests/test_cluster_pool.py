@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from file_limits import nearly_full_disk
@@ -79,7 +79,6 @@ def test_a_failed_game_is_counted_by_its_reason_also_after_a_kill(tmp_path):
         assert one.accounts()["failed"] == one.accounts()["failed ContextError"] == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 1 << 20), cap=st.integers(1, 5), collectors=st.integers(1, 3))
 def test_the_evaluation_games_of_a_checkpoint_never_exceed_their_limit(seed, cap, collectors):
     rng = random.Random(seed)
@@ -116,7 +115,6 @@ CALL = st.tuples(
 CALLS = st.lists(CALL, max_size=40)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     calls=CALLS,
     kills=st.sets(st.integers(0, 40), max_size=6),
@@ -154,7 +152,6 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
     assert run(kills) == run(set())
 
 
-@settings(max_examples=50, deadline=None)
 @given(calls=st.lists(st.tuples(CALL, st.none() | st.integers(0, 60)), max_size=12))
 @example(calls=[(("ask", 2), 20), (("ask", 2), None)])
 def test_a_disk_that_fills_at_any_byte_loses_nothing_that_was_acknowledged(tmp_path_factory, calls):

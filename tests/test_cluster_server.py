@@ -200,6 +200,7 @@ def test_streams_large_seeds_and_impossible_requests(tmp_path):
             answer(client, "nobody")
 
 
+@pytest.mark.slow  # test_finetune_jobs_server has it without one
 def test_a_job_starts_from_the_model_of_another_on_a_cluster(tmp_path):
     with spread(tmp_path) as server:
         first = ended(server.client, start_short(server.client).id)

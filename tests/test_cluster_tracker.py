@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparring.cluster.tracker import SILENT_AFTER, TrackerService
@@ -106,7 +106,6 @@ def lives(path: Path, history):
     history=[(("log", {"a": 1.0}), "killed"), (("flush",), "killed in a flush"), (("flush",), "asked again")]
 )
 @example(history=[(("put", "one", {"a": [1.0]}, {}), "asked again"), (("flush",), "torn")])
-@settings(max_examples=40, deadline=None)
 def test_kills_and_repeated_calls_change_no_metrics(tmp_path_factory, history):
     folder = tmp_path_factory.mktemp("runs")
     expected = lives(folder / "quiet", [(call, "answered") for call, _ in history])

@@ -186,12 +186,15 @@ def test_the_error_for_a_cluster_that_requires_a_token_says_so(trusted, capsys, 
 SHOWN = RunView("demo", actors={"Learner": {"state": "waiting"}})
 
 
-def waiting_tracker():
-    """Return an actor class that shows one learner, defined here because actors cannot import this file."""
+def waiting_tracker(shown=None):
+    """Return an actor class with a view, defined here because actors cannot import this file.
+
+    One that shows nothing imports nothing of the package.
+    """
 
     class Waiting:
         def view(self):
-            return SHOWN
+            return shown
 
     return ray.remote(num_cpus=0)(Waiting)
 
@@ -221,7 +224,7 @@ def test_a_tracker_is_found_by_the_name_of_its_run(joined):
 
 
 def test_a_handle_shows_the_last_view_of_a_tracker_that_is_gone(joined):
-    tracker = waiting_tracker().remote()
+    tracker = waiting_tracker(SHOWN).remote()
     ray.get(tracker.view.remote())  # a busy machine starts an actor more slowly than a view waits
     source = live_view.HandleSource(tracker)
     assert source.read() == SHOWN

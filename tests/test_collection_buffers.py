@@ -411,7 +411,6 @@ def test_a_batch_that_is_damaged_or_missing_is_one_line(tmp_path, damage):
     assert "\n" not in str(raised.value)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     cls=st.sampled_from(BUFFERS),
     seed=st.integers(0, 1000),
@@ -539,6 +538,4 @@ class EpisodeBufferMachine(BufferMachine):
 
 TestStepBufferAccounts = BufferMachine.TestCase
 TestEpisodeBufferAccounts = EpisodeBufferMachine.TestCase
-TestStepBufferAccounts.settings = TestEpisodeBufferAccounts.settings = settings(
-    max_examples=30, stateful_step_count=25, deadline=None
-)
+TestStepBufferAccounts.settings = TestEpisodeBufferAccounts.settings = settings(stateful_step_count=25)

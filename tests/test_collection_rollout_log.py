@@ -2,7 +2,7 @@ import json
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.collection import RolloutLog
@@ -71,7 +71,6 @@ def make_rollout(name, error=None):
     )
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(ROLLOUTS, min_size=1, max_size=4))
 def test_rollouts_come_back_exactly(rollouts):
     with tempfile.TemporaryDirectory() as directory:
@@ -176,7 +175,6 @@ def test_a_missing_step_is_refused(tmp_path):
         RolloutLog(tmp_path).read(7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_truncated_file_is_rejected_and_never_read_as_shorter(data):
     with tempfile.TemporaryDirectory() as directory:

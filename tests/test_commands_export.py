@@ -36,6 +36,7 @@ def trained(model, tmp_path_factory):
     """A finished run that keeps its best adapter."""
     path = tmp_path_factory.mktemp("trained") / "run"
     best = {"run__keep_best": "mass on legal moves", "evaluation__every": "1"}
+    best["evaluation__nash_conv"] = "true"
     run(configure(model, learning__steps="2", learning__learning_rate="0.01", **best), path)
     return path
 

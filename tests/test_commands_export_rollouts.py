@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from doc_pages import DOCS
@@ -51,7 +51,6 @@ def test_a_step_that_was_never_drawn_has_no_advantage(tmp_path):
     assert {row["advantage"] for row in rows_in(run)} == {None}
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["parent_id", "group", "error", "seed", "x"]), JSON),
     st.dictionaries(st.sampled_from(["turns", "final_rewards", "reward_stages", "explored", "x"]), JSON),

@@ -26,10 +26,11 @@ from sparring.config.loading import load_config
 from sparring.config.toml_files import parse_toml
 from sparring.core import InputError
 from sparring.core.files import is_locked, lock_directory
-from sparring.evaluation import write_evaluation
+from sparring.evaluation import aggregates, write_evaluation
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
+from sparring.population import meta_strategies
 from terminal_sessions import IN_BACKGROUND
 
 FALLING = {0: 1.1, 2: 0.6, 4: 0.3}
@@ -37,7 +38,9 @@ FALLING = {0: 1.1, 2: 0.6, 4: 0.3}
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
+    """An empty directory; intervals, which test_evaluation_aggregates tests, are of few resamples."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(aggregates, "RESAMPLES", 100)
 
 
 def falling(name, seed):
@@ -400,6 +403,7 @@ def test_a_command_that_outlives_its_ladder_is_not_run_twice_at_a_time(tmp_path)
     assert ran == [["python", "make.py"]], "it began after the first had ended"
 
 
+@pytest.mark.slow  # an interrupt does above, and test_cli_commands has SIGTERM
 def test_sigterm_ends_a_ladder_and_its_commands_also_in_the_background_of_a_script(tmp_path):
     Path("patient.py").write_text(
         "import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nwhile True:\n    signal.pause()\n"
@@ -427,12 +431,16 @@ def test_an_interrupt_does_not_wait_for_a_run_of_an_earlier_ladder(tmp_path):
     assert failed
 
 
-def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path):
+def test_a_member_of_matches_plays_a_tournament_against_one_opponent(tmp_path, monkeypatch):
+    def play(words, inherited):
+        return "" if main(words[1:]) == 0 else "the tournament failed"
+
+    monkeypatch.setattr(meta_strategies, "RESAMPLES", 4)
     text = (
         'seeds = [0]\nmeasure = "win rate against random"\n[base]\nconfig = "kuhn"\nevaluation.games = 60\n'
     )
     text += '[games.kuhn]\n[entries.best]\nmember = "optimal"\n'
-    (cell,) = run_ladder(write_ladder(tmp_path, text), Path("out")).cells
+    (cell,) = run_ladder(write_ladder(tmp_path, text), Path("out"), play=play).cells
     assert cell.command.startswith("sparring tournament optimal random --env kuhn_poker --players 2")
     (point,) = cell.points
     assert 0.4 < point.value < 0.9

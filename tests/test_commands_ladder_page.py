@@ -11,6 +11,7 @@ from sparring.commands.ladder.ladder import run_ladder
 from sparring.commands.ladder.page import ladder_html, standings_table
 from sparring.commands.ladder.results import PAGE, CellResult, LadderResult, Point
 from sparring.commands.ladder.standings import limits_of, standings_of
+from sparring.evaluation import aggregates
 from sparring.view.watch.text import table_text
 
 UNIFORM = 11 / 12
@@ -148,9 +149,11 @@ def played(out):
     play = played_at_once(
         lambda name, seed: {0: 1.1, 2: 0.6 + seed / 10, 4: 0.3 if "magnet" in name else 0.2}
     )
-    two = FILE.replace("[games.kuhn]\n", '[games.kuhn]\n[games.leduc]\nenvs.0.id = "leduc_poker"\n')
+    two = FILE.replace("[games.kuhn]\n", '[games.kuhn]\n[games.nim]\nenvs.0.id = "nim(pile_sizes=1;3)"\n')
     opponents = '[opponents.mirror]\n[opponents.past]\npopulation.sample_mode = "historical"\n'
-    return run_ladder(write_ladder(out.parent, two + opponents), out, jobs=1, play=play)
+    with pytest.MonkeyPatch.context() as patch:  # every cell that ends changes all intervals
+        patch.setattr(aggregates, "RESAMPLES", 100)
+        return run_ladder(write_ladder(out.parent, two + opponents), out, jobs=1, play=play)
 
 
 def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
@@ -169,7 +172,7 @@ def test_the_table_fits_a_terminal_and_says_what_its_numbers_are(played):
 def test_the_page_has_curves_of_every_game_and_the_command_and_hash_of_every_cell(out, played):
     html = (out / PAGE).read_text()
     text = " ".join(Page(html).text)
-    titles = ("kuhn by games", "kuhn by seconds", "leduc by games", "leduc by seconds")
+    titles = ("kuhn by games", "kuhn by seconds", "nim by games", "nim by seconds")
     assert all(title in text for title in titles)
     assert [len(one["layout"]) > 0 for one in figures_of(html)] == [True] * 4
     first = figures_of(html)[0]["traces"]

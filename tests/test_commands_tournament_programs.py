@@ -164,6 +164,7 @@ def test_what_is_for_best_responses_in_games_is_refused(trained, tmp_path, capsy
     assert capsys.readouterr().err.startswith(line)
 
 
+@pytest.mark.slow  # test_commands_psro_programs has one by default
 def test_psro_finds_mixtures_of_a_programs_policies(model, trained, tmp_path, capsys):
     changes = {"learning__steps": "1", "psro__payoff_games": "4", "psro__iterations": "2"}
     config = configure(model, tmp_path, psro__solver="uniform", **changes)

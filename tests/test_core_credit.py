@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from core_programs import make_arena, parents, played
@@ -156,7 +156,6 @@ def advantages_in(group, role, weights):
     ]
 
 
-@settings(max_examples=50)
 @given(results_of())
 def test_normalised_advantages_of_a_group_have_deviation_one_or_are_all_zero(results):
     weights = GRPOCredit(normalize=True).compute(results)
@@ -168,7 +167,6 @@ def test_normalised_advantages_of_a_group_have_deviation_one_or_are_all_zero(res
         assert math.fsum(advantages) == pytest.approx(0.0, abs=1e-7)
 
 
-@settings(max_examples=50)
 @given(results_of(), st.booleans())
 def test_positive_only_changes_negative_advantages_and_nothing_else(results, normalize):
     signed = GRPOCredit(normalize).compute(results)
@@ -176,7 +174,6 @@ def test_positive_only_changes_negative_advantages_and_nothing_else(results, nor
     assert clamped == {key: max(value, 0.0) for key, value in signed.items()}
 
 
-@settings(max_examples=20)
 @given(results_of(depth=3))
 def test_all_assigners_weigh_exactly_the_trained_steps(results):
     trained = {

@@ -5,7 +5,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from credit_groups import found, game
@@ -182,7 +182,6 @@ def batches(seed, count=6):
     ]
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(0, 6))
 def test_a_resumed_run_equals_an_uninterrupted_one(seed, stop):
     whole, first, then = SPOCredit(), SPOCredit(), SPOCredit()
@@ -199,7 +198,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(seed, stop):
     assert json.dumps(then.state_dict()) == json.dumps(whole.state_dict())
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10**6))
 def test_the_order_within_a_batch_changes_nothing(seed):
     forwards, backwards = SPOCredit(), SPOCredit()

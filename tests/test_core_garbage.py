@@ -4,8 +4,11 @@ import asyncio
 import gc
 import weakref
 
+import pytest
+
 from ray_simulation import VirtualTimeLoop
-from sparring.core.garbage_collection import infrequent_garbage_collection
+from sparring.core import garbage_collection
+from sparring.core.garbage_collection import SECONDS_BETWEEN_COLLECTIONS, infrequent_garbage_collection
 
 
 class Cycle:
@@ -15,10 +18,16 @@ class Cycle:
         self.itself = self
 
 
+@pytest.fixture(autouse=True)
+def only_new_objects(monkeypatch):
+    """What other tests have left is not searched again and again."""
+    gc.freeze()
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+    monkeypatch.setattr(garbage_collection, "SECONDS_BETWEEN_COLLECTIONS", SECONDS_BETWEEN_COLLECTIONS)
+
+
 def run(scenario):
     loop = VirtualTimeLoop()
-    gc.collect()
-    gc.freeze()  # what other tests have left is not searched again and again
     loop.run_until_complete(scenario())
     loop.close()
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_text import CHAT_CONTROL_TOKENS, hostile_text
@@ -17,7 +17,6 @@ POLICY = tiny_policy()
 SPECIAL = set(POLICY.tokenizer.all_special_ids)
 
 
-@settings(max_examples=30, deadline=None)
 @given(text=hostile_text(whole_characters=True, max_pieces=3))
 def test_a_clients_message_adds_no_special_token_to_the_prompt(live, text):
     for role, specials in (("user", 3), ("text", 0)):

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_text import CHAT_CONTROL_TOKENS, HTML, TERMINAL
@@ -127,7 +127,6 @@ def test_a_server_that_is_gone_is_one_line_before_the_calls_are_used_up(tmp_path
     assert str(ended[0]).startswith("mover: failed 16 times in a row: the connection failed. See that it")
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 400), st.binary(max_size=30))
 def test_a_damaged_end_of_the_file_costs_its_last_line_alone(tmp_path_factory, cut, junk):
     path = tmp_path_factory.mktemp("damaged") / "answers.jsonl"
@@ -143,7 +142,6 @@ def test_a_damaged_end_of_the_file_costs_its_last_line_alone(tmp_path_factory, c
     assert [one.text for one in PaidFile(path, None).kept["key", False]] == [*texts, "one more"]
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 5), st.binary(min_size=1, max_size=8))
 def test_a_damaged_line_costs_its_own_answer_and_reading_changes_nothing(tmp_path_factory, place, junk):
     path = tmp_path_factory.mktemp("damaged") / "answers.jsonl"

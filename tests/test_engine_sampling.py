@@ -117,7 +117,7 @@ def test_draws_have_the_frequencies_of_the_distribution(temperature):
     assert chi_square(np.bincount(drawn, minlength=20), expected) < CHI_SQUARE_99[19]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.integers(1, 3 * BLOCK),
     st.integers(0, 2**32 - 1),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 from transformers.generation.logits_process import (
@@ -85,7 +85,6 @@ def test_the_likeliest_token_after_the_penalty_is_taken_at_temperature_0(row, co
     assert expected[shaped.argmax()] == expected.max()
 
 
-@settings(max_examples=25)
 @given(samplings, st.integers(0, 2**32), st.floats(0.3, 2))
 def test_the_engine_draws_kept_tokens_with_the_chances_that_transformers_gives_them(
     sampling, seed, temperature

@@ -97,7 +97,6 @@ def test_find_returns_the_longest_known_prefix(known, asked):
         assert (tokens_of(cache, node) if node != ROOT else []) == context[:matched]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     contexts,
     st.integers(1, 5),
@@ -123,7 +122,6 @@ def test_attention_in_any_batches_and_groups_equals_each_token_alone(
             torch.testing.assert_close(attended, inputs.expected(cache, nodes, window))
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(contexts, min_size=2, max_size=5), st.sampled_from([-(10**9), 0, 60, 1500]), st.data())
 def test_caches_that_share_a_store_do_not_see_each_other(ids_of_each, overhead, data):
     store, inputs = KeyStore(), Inputs()
@@ -159,7 +157,6 @@ def test_a_store_without_contexts_holds_no_memory():
     assert store.nbytes == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(contexts, contexts, st.data())
 def test_a_pruned_cache_keeps_only_the_chosen_contexts(ids, later, data):
     cache, inputs = TreeCache(), Inputs()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine_requests import make_engine
+from matrices import first_of
 from sparring.core import (
     AgentSpec,
     Arena,
@@ -444,7 +445,7 @@ async def test_exploration_begins_after_a_random_opening():
         assert len(explored_of([game])) == len(game.steps) == kinds.count("policy")
 
 
-@pytest.mark.parametrize("template", ["fewshot-chat", "fewshot-text", "default"])
+@pytest.mark.parametrize("template", first_of(["fewshot-chat", "fewshot-text", "default"], 2))
 async def test_an_explored_step_has_the_ids_of_its_answer_and_the_models_log_probabilities(template):
     policy = PolicyModel(str(roomy_model()), LoraSettings(2, 2.0))
     perturb_adapter(policy)

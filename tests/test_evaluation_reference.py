@@ -93,7 +93,6 @@ def test_a_game_without_a_pool_names_those_with_one():
         reference_pool("chess")
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.floats(500, 1500), st.lists(st.floats(700, 1300), min_size=2, max_size=9))
 def test_a_member_that_scores_as_a_rating_expects_has_that_rating(rating, ratings):
     ratings_N = np.array([1000.0, *ratings])

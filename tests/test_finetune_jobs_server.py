@@ -26,6 +26,7 @@ from job_server import (
     upload,
 )
 from live_server import TOKEN, Live, running
+from matrices import one_of_each
 from sparring.engine.engine import EmbeddedEngine
 from sparring.engine.server import create_app
 from sparring.finetune.jobs.routes import refuse_job_routes
@@ -306,17 +307,17 @@ def test_a_job_starts_from_an_adapter_of_the_server_with_its_shape(tmp_path):
 # Refusals
 
 
-@pytest.mark.parametrize(
-    ("lines", "method", "problem"),
-    [
-        ([talk("a", "b"), {"messages": []}], "supervised", r"line 2: messages: List should have at least 1"),
-        ([talk("a", "b"), talk("c" * 300, "d")], "supervised", r"line 2: it has \d+ tokens, but the model's"),
-        ([talk("a", "b")], "dpo", "line 1: input: Field required"),
-        ([preference("a", "b", "c"), preference("a", "b", "b")], "dpo", "line 2: the preferred and the"),
-    ],
-)
-@pytest.mark.parametrize("param", ["training_file", "validation_file"])
-def test_a_wrong_line_fails_the_job_with_its_number_and_reason(live, lines, method, problem, param):
+WRONG_LINES = [
+    ([talk("a", "b"), {"messages": []}], "supervised", r"line 2: messages: List should have at least 1"),
+    ([talk("a", "b"), talk("c" * 300, "d")], "supervised", r"line 2: it has \d+ tokens, but the model's"),
+    ([talk("a", "b")], "dpo", "line 1: input: Field required"),
+    ([preference("a", "b", "c"), preference("a", "b", "b")], "dpo", "line 2: the preferred and the"),
+]
+
+
+@pytest.mark.parametrize(("param", "wrong"), one_of_each(["training_file", "validation_file"], WRONG_LINES))
+def test_a_wrong_line_fails_the_job_with_its_number_and_reason(live, wrong, param):
+    lines, method, problem = wrong
     client = live.client()
     good = [talk("a", "b")] if method == "supervised" else [preference("a", "b", "c")]
     files = {"training_file": upload(client, good), param: upload(client, lines)}

@@ -90,7 +90,10 @@ def adapters_of(directory: Path) -> set[str]:
     return {hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-@pytest.mark.parametrize(("method", "examples"), [("supervised", TALKS), ("dpo", PAIRS)])
+@pytest.mark.parametrize(
+    ("method", "examples"),
+    [("supervised", TALKS), pytest.param("dpo", PAIRS, marks=pytest.mark.slow)],
+)
 async def test_a_job_gives_the_same_adapters_whether_it_goes_to_the_queue_directly_or_over_http(
     tmp_path, method, examples
 ):

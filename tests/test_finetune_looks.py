@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hostile_text import ACTS_ON_A_TERMINAL, hostile_text
 from proof_server import MISSING, scripted, serving_proofs
@@ -309,7 +309,6 @@ def hostile_run(directory, text):
     return directory
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_text_of_proofs_and_jobs_stays_text_on_the_page(text):
     def page_with(content):
@@ -326,7 +325,6 @@ def test_hostile_text_of_proofs_and_jobs_stays_text_on_the_page(text):
         )
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_text_of_proofs_and_jobs_does_not_reach_the_terminal(text):
     with TemporaryDirectory() as directory:

@@ -124,7 +124,7 @@ def test_a_dry_run_shows_the_configuration_and_what_it_would_do(runs, capsys):
 
 @pytest.mark.parametrize(
     ("asked_by", "start"),
-    [(signal.SIGINT, ()), (signal.SIGTERM, IN_BACKGROUND)],
+    [(signal.SIGINT, ()), pytest.param(signal.SIGTERM, IN_BACKGROUND, marks=pytest.mark.slow)],
     ids=["Ctrl-C", "SIGTERM in the background"],
 )
 async def test_an_interrupted_run_says_how_to_continue_it(runs, asked_by, start):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from google.protobuf import descriptor_pb2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core import InputError
@@ -356,7 +356,6 @@ def test_a_directory_with_other_files_or_in_use_is_refused(directory, client, tm
         Store(tmp_path)
 
 
-@settings(max_examples=25)
 @given(st.text(), st.binary(), st.integers(0, 2**31 - 1), st.floats(allow_nan=False))
 def test_fields_are_those_of_protobuf(text, content, number, double):
     option = descriptor_pb2.UninterpretedOption(
@@ -370,7 +369,6 @@ def test_fields_are_those_of_protobuf(text, content, number, double):
 
 
 @given(st.binary(max_size=40))
-@settings(max_examples=50)
 def test_a_broken_message_raises_a_value_error(content):
     with contextlib.suppress(ValueError):
         assert all(number >= 0 for number, _ in fields(content))

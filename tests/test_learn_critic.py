@@ -186,6 +186,7 @@ def bandit(seed: int) -> Records:
     ]
 
 
+@pytest.mark.slow  # its gradients are compared by default
 def test_the_value_becomes_the_mean_reward_of_each_state():
     learner = learner_of(CriticSettings(value_learning_rate=0.03), rate=1e-5, grad_clip=1.0)
     metrics = [learner.update(bandit(step)) for step in range(120)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.testing import CompileCounter
 
+from matrices import first_of
 from sparring.core import pass_sizes
 from sparring.learn import attention_choice, flex_attention
 from sparring.learn.attention_choice import learner_limits
@@ -45,7 +46,7 @@ def test_flex_attention_equals_attention_in_runs(plan, window, dot_product):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", first_of(["llama", "qwen3"]))
 def test_sections_with_flex_attention_have_the_log_probabilities_of_the_whole_plan(architecture):
     policy = tiny_policy(architecture)
     plan = build_plan([list(range(30))] * 3, [[answer, *range(40, 60)] for answer in range(3)])

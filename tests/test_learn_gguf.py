@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from family_models import SHAPE, family_model, moved_model
 from gguf_files import changed, gguf_of
+from matrices import one_of_each
 from sparring.core import InputError
 from sparring.learn.adapter_weights import read_weights
 from sparring.learn.checkpoints import save_adapter
@@ -97,9 +98,11 @@ def test_a_model_is_the_same_after_out_and_in_and_out(name, tmp_path):
     assert read("Bet 12 or <|im_end|>check?").input_ids == own("Bet 12 or <|im_end|>check?").input_ids
 
 
-@pytest.mark.parametrize(("kind", "most"), [("f16", 2e-2), ("q8_0", 0.5)])
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma3"])
-def test_smaller_types_differ_by_their_rounding(name, kind, most, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name"), one_of_each(["f16", "q8_0"], ["llama", "qwen2", "qwen3", "gemma3"])
+)
+def test_smaller_types_differ_by_their_rounding(name, kind, tmp_path):
+    most = {"f16": 2e-2, "q8_0": 0.5}[kind]
     directory = saved_model(name, tmp_path / "model", intermediate_size=64)
     file = gguf_of(directory, tmp_path / "mine.gguf", kind)
     assert file.stat().st_size < 0.9 * gguf_of(directory, tmp_path / "whole.gguf").stat().st_size

@@ -128,6 +128,7 @@ def test_a_run_trains_and_resumes(tmp_path):
             "evaluation.games": 2,
             "evaluation.games_during": 2,
             "evaluation.opponents": ["random"],
+            "evaluation.nash_conv": "false",
             "run.save_every": 1,
         },
     )

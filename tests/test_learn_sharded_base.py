@@ -93,6 +93,7 @@ def test_learners_with_parts_make_the_updates_of_learners_with_the_whole_base(si
         assert_equal(part, whole)
 
 
+@pytest.mark.slow  # a step with parts is compared above, mini-batches in test_learn_data_parallel
 def test_learners_with_parts_make_all_steps_of_an_update():
     batches = [records_of(0), records_of(1, long=4)]
     parts, wholes = (

@@ -44,7 +44,6 @@ def test_runs_cover_all_nodes_once_in_order(plan, overhead):
     assert all(start < stop for start, stop in runs)
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans, overheads, windows, devices)
 def test_attention_in_runs_equals_dense_masked_attention_with_gradients(plan, overhead, window, flash):
     torch.manual_seed(0)

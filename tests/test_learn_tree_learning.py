@@ -111,7 +111,7 @@ def test_advantages_of_0_are_warned_of_unless_the_tree_finds_other_values(values
     assert said == ["every advantage is 0, so the rewards teach nothing"] * warns
 
 
-@pytest.mark.parametrize("minibatches", [1, 2])
+@pytest.mark.parametrize("minibatches", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_learner_learns_what_a_better_reply_would_have_earned(minibatches):
     # A bet of seat 1 is good after a pass and bad after a bet, whatever the card, which decides most.
     policy_of = {BET[1]: -1.0, PASS[1]: 1.0}
@@ -141,7 +141,7 @@ def test_a_learner_learns_what_a_better_reply_would_have_earned(minibatches):
     assert preference(PASS) - before[PASS[1]] > preference(BET) - before[BET[1]] + 0.5
 
 
-@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("others", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_first_move_that_wins_at_once_is_learned(others):
     # If seat 0 bets, it has won; if it passes, seat 1 moves and wins.
     draw = random.Random(0)

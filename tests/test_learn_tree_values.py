@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.learn.game_tree import HistoryGame, HistoryStep, Policy
@@ -361,7 +361,6 @@ def test_games_without_legal_answers_have_no_values():
 
 
 @given(seed=st.integers(0, 50), seats=st.integers(1, 3), number=st.integers(1, 30))
-@settings(max_examples=25)
 def test_a_policy_gains_nothing_by_itself_and_the_order_of_games_does_not_matter(seed, seats, number):
     game, draw = SmallGame(seed, seats), random.Random(seed)
     values, others = TreeValues(), TreeValues()
@@ -378,7 +377,6 @@ def test_a_policy_gains_nothing_by_itself_and_the_order_of_games_does_not_matter
 
 
 @given(seed=st.integers(0, 50), most=st.sampled_from([3, 20, 1000]))
-@settings(max_examples=25)
 def test_a_state_that_is_read_back_gives_the_same_values(seed, most):
     game, draw = SmallGame(seed), random.Random(seed)
     values, others = TreeValues(most), TreeValues(most)

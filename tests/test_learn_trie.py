@@ -104,7 +104,6 @@ def test_parts_hold_every_prediction_exactly_once(pairs, handy):
     assert set().union(*map(predictions, parts)) == expected_predictions(pairs)
 
 
-@settings(max_examples=50, deadline=None)
 @given(samples, handy_tokens)
 def test_parts_are_trees_in_preorder_without_repeated_contexts(pairs, handy):
     with patch.object(trie, "HANDY_TOKENS", handy), patch.object(trie, "REPEAT_SHARE", 1):

@@ -228,6 +228,7 @@ def test_a_template_is_named_by_file_and_name(name, files):
 def test_a_run_with_all_of_them_goes_on_where_it_was_cut_off(files, model):
     text = 'template = "mine.py:terse"\n' + REWARDS
     one = {"learning.steps": "2", "model.name": str(model), "evaluation.games": "2"}
+    one["evaluation.nash_conv"] = "false"
     small = {name: value for name, value in SMALL.items() if not name.startswith("envs")} | one
     (files / "mine.toml").write_text(f'[[envs]]\nid = "kuhn_poker"\n{text}')
     whole = load_config(str(files / "mine.toml"), small | {"run.save_every": "1"})

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import trueskill
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core import InputError, SparringError
@@ -435,7 +435,6 @@ def test_a_snapshot_is_json_and_reaches_the_tracker():
     assert snapshot["models"]["fixed-x"]["exploration"] == snapshot["exploration"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(MODES),
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.sampled_from([-2, 0, 1.0])), max_size=15),

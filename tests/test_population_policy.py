@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core import InputError
@@ -143,7 +143,6 @@ def test_a_checkpoint_that_is_too_young_for_its_range_waits_for_its_turn():
     assert drawn(pool) == {"ckpt-3", "ckpt-4"}
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     mode=st.sampled_from(MODES),
     most=st.integers(1, 6),

@@ -213,6 +213,7 @@ def test_a_whole_run_trains_verifier_and_provers_and_measures_them(protocol, tmp
     assert measures["accuracy"] == measures["precision"] == 0.5
 
 
+@pytest.mark.slow  # test_run_programs resumes programs
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     train(configured(tmp_path, "nip"), tmp_path / "whole", console())
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")

@@ -166,6 +166,7 @@ def kept(model, tmp_path_factory):
     """A finished run that keeps its best adapter, an average, and all of its checkpoints."""
     path = tmp_path_factory.mktemp("kept") / "run"
     changes = {"run__keep_best": f"smallest {MASS}", "run__save_every": "1", "evaluation__every": "1"}
+    changes["evaluation__nash_conv"] = "true"
     run(
         configure(model, learning__average_decay="0.5", learning__learning_rate="0.01", **changes),
         path,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from matrices import one_of_each
 from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.run.checks import check_config
@@ -10,19 +11,19 @@ from sparring.run.configuration import load_fitted
 GAME_PRESETS = [name for name in preset_names() if load_config(name, {}).program is None]
 
 
-@pytest.mark.parametrize("preset", GAME_PRESETS)
-@pytest.mark.parametrize(
-    ("game", "can"),
-    [
-        ("leduc_poker", {"random", "optimal", "NashConv"}),
-        ("tic_tac_toe", {"random", "optimal"}),
-        ("ConnectFour-v0-train", {"random"}),
-        ("LiarsDice-v0-small-train", set()),
-        ("failing_code.py:Count", {"random"}),
-        ("short_game.py:Talk", set()),
-    ],
-)
-def test_measures_that_the_game_does_not_have_are_left_out_and_named(preset, game, can, monkeypatch):
+CAN = {
+    "leduc_poker": {"random", "optimal", "NashConv"},
+    "tic_tac_toe": {"random", "optimal"},
+    "ConnectFour-v0-train": {"random"},
+    "LiarsDice-v0-small-train": set(),
+    "failing_code.py:Count": {"random"},
+    "short_game.py:Talk": set(),
+}
+
+
+@pytest.mark.parametrize(("preset", "game"), one_of_each(GAME_PRESETS, list(CAN)))
+def test_measures_that_the_game_does_not_have_are_left_out_and_named(preset, game, monkeypatch):
+    can = CAN[game]
     monkeypatch.chdir("tests")
     before = load_config(preset, {})
     config, notes = load_fitted(preset, {"envs.0.id": game})

@@ -109,7 +109,8 @@ TOO_SHORT = "1e-6"
 
 def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model, tmp_path):
     path = tmp_path / "run"
-    run(configure(model, learning__steps="2", evaluation__every="1", run__save_every="1"), path)
+    changes = {"evaluation__nash_conv": "true", "evaluation__every": "1"}
+    run(configure(model, learning__steps="2", run__save_every="1", **changes), path)
     shutil.rmtree(path / "checkpoints" / "step-000002")
     (path / "report.html").unlink()
     config = (path / "config.toml").read_text()
@@ -128,7 +129,8 @@ def test_a_nash_conv_that_becomes_too_slow_is_left_out_and_the_run_goes_on(model
 
 
 def test_a_nash_conv_that_is_too_slow_at_once_is_refused(model, tmp_path):
-    config = configure(model, evaluation__nash_conv_minutes=TOO_SHORT, **FEWER_GAMES)
+    limited = {"evaluation__nash_conv": "true", "evaluation__nash_conv_minutes": TOO_SHORT}
+    config = configure(model, **limited, **FEWER_GAMES)
     with pytest.raises(InputError, match=r"took over .* Allow more time"):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -35,7 +35,7 @@ from sparring.run.single_process import build_trainer, resume, train
 def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished run of four updates, and what it printed."""
     path = tmp_path_factory.mktemp("finished") / "run"
-    return path, run(configure(model), path)
+    return path, run(configure(model, evaluation__nash_conv="true"), path)
 
 
 @pytest.fixture
@@ -454,7 +454,9 @@ def test_a_run_that_fails_before_its_first_checkpoint_does_not_occupy_its_name(m
         run(configure(model), tmp_path / "disk")
     assert "--resume" not in str(raised.value)
     with pytest.raises(SparringError, match=r"exceed the context of 100.*, so nothing is kept$"):
-        run(configure(model, inference__max_context="100", evaluation__games="2"), tmp_path / "context")
+        run(
+            configure(model, inference__max_context="100", evaluation__nash_conv="true"), tmp_path / "context"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

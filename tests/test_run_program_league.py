@@ -105,6 +105,7 @@ def test_what_each_role_earned_against_whom_is_exported(league, tmp_path):
             assert row["mean"] * row["games"] == pytest.approx(earned[tuple(row["seating"])])
 
 
+@pytest.mark.slow  # one of a game is killed by default in test_run_league
 def test_a_league_that_was_killed_as_exploiters_began_again_goes_on_as_if_it_had_not_been(runs, league):
     resume_and_compare(runs / "killed", league)
 

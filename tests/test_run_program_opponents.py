@@ -68,6 +68,7 @@ def test_who_beats_whom_is_logged_after_each_update(finished):
     assert sum(one[-1] for one in first) == 2 * 4, "two meetings in each of four episodes"
 
 
+@pytest.mark.slow  # test_run_local resumes runs with opponents, test_run_programs those of programs
 def test_a_resumed_run_meets_the_same_opponents(finished, tmp_path):
     path, _ = finished
     shutil.copytree(path, tmp_path / "run")

@@ -46,6 +46,7 @@ def test_evaluations_play_each_policy_in_its_seat_and_rate_it(sides):
     assert {result["model"] for result in results} <= {"first, second", "first-average, second-average"}
 
 
+@pytest.mark.slow  # test_run_programs resumes two policies
 def test_a_resumed_run_equals_an_uninterrupted_one(sides, tmp_path):
     shutil.copytree(sides, tmp_path / "run")
     cut_back(tmp_path / "run", to=2)

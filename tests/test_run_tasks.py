@@ -28,9 +28,9 @@ SHORT = {"collection__games_per_step": "4", "evaluation__games": "2", "evaluatio
 OWN = "own, with a space.jsonl"
 
 
-def write_own(directory):
+def write_own(directory, questions=12):
     """Write questions that a model which answers with random bytes has about as often right as wrong."""
-    rows = [{"question": f"Is {one} prime?", "answer": str(one % 3)} for one in range(12)]
+    rows = [{"question": f"Is {one} prime?", "answer": str(one % 3)} for one in range(questions)]
     path = directory / OWN
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
@@ -130,13 +130,14 @@ def test_eval_asks_a_checkpoint_as_the_run_does(asked, capsys):
             }
 
 
-def test_eval_asks_as_it_is_told(asked, model, capsys):
+def test_eval_asks_as_it_is_told(asked, model, tmp_path, capsys):
     path, _ = asked
     own = str(path.parent / OWN)
     found = asked_again(capsys, path, "--task", own, "--questions", "9", "--temperature", "0", "--seed", "5")
     assert (found[OWN]["questions"], found[OWN]["temperature"], found[OWN]["max_tokens"]) == (9, 0.0, 8)
-    drawn = asked_again(capsys, f"{model},top_k=3", "--task", own)[OWN]
-    assert (drawn["questions"], drawn["sampling"]["top_k"], drawn["max_tokens"]) == (12, 3, 512)
+    few = write_own(tmp_path, questions=2)  # of long answers
+    drawn = asked_again(capsys, f"{model},top_k=3", "--task", str(few))[OWN]
+    assert (drawn["questions"], drawn["sampling"]["top_k"], drawn["max_tokens"]) == (2, 3, 512)
 
 
 def test_a_task_between_two_evaluations_does_not_hide_the_matches(asked, tmp_path):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from program_files import write_program
 
 SETTINGS = """
@@ -44,6 +46,7 @@ def test_a_program_trains_models_that_give_only_text_without_torch(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.slow  # test_programs_proposer_solver does it without a run
 def test_questions_that_are_proposed_in_training_are_stored_and_asked_again(tmp_path):
     program = '[program]\ntype = "proposer_solver"\nbatch_size = 4\nevaluation_proposals = 4\n'
     _, state = train(tmp_path, program)

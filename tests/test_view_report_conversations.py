@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from report_pages import build
@@ -170,7 +170,6 @@ def test_the_artifact_gives_a_conversation_its_title(artifact, title):
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_damaged_logs_and_measures_are_skipped_and_never_fatal(data):
     json_values = st.recursive(
         st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hostile_text import hostile_text
 from report_pages import HOSTILE, Page, build, line, make_rollout, write_run
@@ -111,7 +111,6 @@ def hostile_page(text: str) -> Page:
         return Page(build(Path(directory)))
 
 
-@settings(max_examples=20, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_hostile_text_stays_text(text):
     page, harmless = hostile_page(text), hostile_page("x")

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from transformers import AutoTokenizer
 
 from hostile_text import hostile_text
@@ -41,7 +41,6 @@ def answers_in(html: str) -> list[dict]:
     return json.loads(html.split('id="answers" type="application/json">')[1].split("</script>")[0])
 
 
-@settings(max_examples=25, deadline=None)
 @given(text=hostile_text(whole_characters=True))
 def test_the_tokens_of_any_text_are_its_letters_and_stay_data(text):
     with TemporaryDirectory() as directory:

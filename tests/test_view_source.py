@@ -6,7 +6,7 @@ import shutil
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.evaluation.results import MeasureResult, write_evaluation
@@ -105,7 +105,6 @@ def test_the_view_of_a_resumed_run_drops_the_lines_that_were_cut_off(tmp_path):
     ),
     cuts=st.lists(st.integers(0, 200), max_size=4),
 )
-@settings(max_examples=60, deadline=None)
 def test_only_damaged_lines_are_lost_however_the_file_grows(tmp_path_factory, lines, cuts):
     text = "".join(
         (line if isinstance(line, str) else json.dumps({"step": line, "x": line})) + "\n" for line in lines

@@ -5,7 +5,7 @@ import threading
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from run_files import nash
@@ -89,7 +89,6 @@ def game_extras(text: str) -> dict:
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=300), width=st.integers(20, 120))
-@settings(max_examples=60, deadline=None)
 def test_any_text_fits_and_contains_no_control_characters(text, width):
     game = LoggedEpisode(1, 0, Rollout(episode_type="game", extras=game_extras(text)))
     transcript = [{"author": "Solver", "text": text}]
@@ -113,7 +112,6 @@ NUMBERS = (
     width=st.integers(1, 120),
     height=st.integers(0, 30),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_chart_fills_its_area_whatever_the_values(values, axis, width, height):
     lines = [Line(f"line {i}", list(map(float, range(len(one)))), one) for i, one in enumerate(values)]
     drawn = draw_chart(Chart("chart", lines, axis=axis, bounds=(0.0,)), "update", width, height).plain.split(
