@@ -48,7 +48,7 @@ JOIN_SECONDS = 600
 
 
 Sizes = Mapping[int, tuple[int, int]]
-"""The cores and GPUs of hosts, as told to Ray: the GPUs are none."""
+"""The cores and GPUs of each host that Ray is told of. The GPUs need not exist: nothing computes on them."""
 
 
 def sizes_for(places: Iterable[tuple[str, int]]) -> Sizes:

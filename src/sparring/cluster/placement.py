@@ -202,7 +202,11 @@ def shortage_of(config: Placed) -> InputError | None:
 
 def requested(amount: float, kind: str) -> str:
     """Return the beginning of a sentence: how many of a kind are requested."""
-    return f"{amount:g} {kind}{' is' if amount == 1 else 's are'} requested"
+    return f"{_amount(amount, kind)} {'is' if amount == 1 else 'are'} requested"
+
+
+def _amount(amount: float, kind: str) -> str:
+    return f"{amount:g} {kind}{'' if amount == 1 else 's'}"
 
 
 def waits_for(group: PlacementGroup | None) -> str | None:
@@ -213,8 +217,7 @@ def waits_for(group: PlacementGroup | None) -> str | None:
     placed: dict[int, str] = table["bundles_to_node_id"]
     for number, bundle in table["bundles"].items():
         if not placed.get(number):
-            wanted = (f"{amount:g} {kind}{'' if amount == 1 else 's'}" for kind, amount in bundle.items())
-            return " and ".join(wanted)
+            return " and ".join(_amount(amount, kind) for kind, amount in bundle.items())
     return None
 
 

@@ -220,7 +220,7 @@ class CollectionSettings(Settings):
     """Maximum duration of a game in seconds, including the time it waits for the model."""
     api_calls: int | None = Field(default=None, ge=0, le=1_000_000_000)
     """Number of calls to models behind an API in `[frozen]` after which a run ends, or a PSRO with all its
-    members, or a tournament or an evaluation of the run's program; by default no limit. Their answers are
-    kept in `answers.jsonl`, and a call that is repeated is not made again."""
+    members, or a tournament or an evaluation of the run's program; by default no limit. But for evaluations,
+    answers are kept in `answers.jsonl`, and a call that is repeated is not made again."""
     filter_opponent_invalid: Annotated[bool, FOR_GAMES, WITH_OPPONENTS] = False
     """Discard games that an opponent's invalid move decided."""

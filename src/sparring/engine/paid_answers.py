@@ -80,8 +80,10 @@ class PaidLine(CheckedLine, omit_defaults=True):
 
 
 class PaidFile:
-    """The file of the answers of a directory, without a path none: then they are only counted. The next line
-    replaces a half-written last one, which a kill left; a damaged line costs its own answer alone.
+    """The file of the answers of a directory; without a path, they are in memory alone.
+
+    The next line replaces a half-written last one, which a kill left; a damaged line costs its own answer
+    alone.
 
     At most ``limit`` calls are made in all, those of earlier processes included, and those that failed: they
     may have been paid for.

@@ -119,9 +119,9 @@ def find_equilibrium(
     if state is None:
         first = member_name(0)
         iteration = Iteration(first, 0, 0, 0, None, {first: 1.0}, *measure({first: 1.0}))
+        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
         none = np.zeros((1,) * seats)
         nothing = none.tolist(), none.tolist(), none.astype(int).tolist()
-        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
         state = PsroState(name, solver, [first], *nothing, [iteration])
         directory.mkdir(parents=True, exist_ok=True)
         write_state(directory, state)

@@ -21,7 +21,8 @@ META_STRATEGIES: tuple[MetaStrategy, ...] = get_args(MetaStrategy)
 
 RESAMPLES = 60
 """The number of matrices that are drawn."""
-_OTHER_UNITS = (1.0, 0.1, 0.01, 10.0, 3.0, 0.3)
+_UNITS = (1.0, 0.1, 0.01, 10.0, 3.0, 0.3)
+"""Of the largest payoff: those of 0.001 in a unit of 1 would be lost in the solver's tolerance."""
 
 PACKAGES = ("cvxpy", "matplotlib", "networkx")
 """What the extra ``populations`` installs."""
@@ -75,8 +76,7 @@ def nash_of_columns(payoffs_RC: NDArray[np.float64]) -> NDArray[np.float64]:
         payoffs_RC: what the row earns against the column.
     """
     check_installed("meta-strategy", "populations", *PACKAGES)
-    unit = float(np.abs(payoffs_RC).max()) or 1.0  # payoffs of 0.001 would be lost in the solver's tolerance
-    weights_C: NDArray[np.float64] = np.maximum(_in_some_unit(_columns, payoffs_RC / unit), 0.0)
+    weights_C: NDArray[np.float64] = np.maximum(_in_some_unit(_columns, payoffs_RC), 0.0)
     weights_C /= weights_C.sum()
     return weights_C
 
@@ -124,9 +124,9 @@ def _in_some_unit(
     from cvxpy.error import SolverError
 
     largest = float(np.abs(payoffs_RC).max()) or 1.0
-    for unit in (1.0, *(largest * factor for factor in _OTHER_UNITS)):
+    for factor in _UNITS:
         with contextlib.suppress(SolverError):
-            return solve(payoffs_RC / unit)
+            return solve(payoffs_RC / (largest * factor))
     raise SparringError(f"no equilibrium of {payoffs_RC.shape[1]} members was found in any of several units")
 
 
