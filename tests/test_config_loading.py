@@ -49,6 +49,35 @@ def test_a_file_takes_precedence_over_a_preset_of_the_same_name_but_a_directory_
     assert load_config("quickstart", {}).envs[0].id == "leduc_poker"
 
 
+def test_a_file_is_laid_over_the_preset_or_the_file_that_it_extends(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "game.py").write_text("class Game: ...\n")
+    games = '[[envs]]\nid = "game.py:Game"\nnum_players = 2\n[[envs]]\nid = "kuhn_poker"\n'
+    (tmp_path / "base" / "first.toml").write_text(f'extends = "kuhn"\n{games}[learning]\nsteps = 3\n')
+    config = load('extends = "base/first.toml"\n[learning]\nlearning_rate = 0.5\n', folder=tmp_path)
+    assert [env.id for env in config.envs] == [f"{tmp_path}/base/game.py:Game", "kuhn_poker"]
+    assert (config.learning.steps, config.learning.learning_rate) == (3, 0.5)
+    kuhn = load_config("kuhn", {"learning.steps": "3", "learning.learning_rate": "0.5"})
+    assert config.model_copy(update={"envs": kuhn.envs}) == kuhn
+    assert load('extends = "kuhn"\n', folder=tmp_path) == load_config("kuhn", {})
+
+
+@pytest.mark.parametrize(
+    ("extends", "line"),
+    [
+        ("3", "extends: 3 is not a text. Name a preset or a .toml file"),
+        ('"kuh"', "kuh: no file or preset has this name. Did you mean kuhn?"),
+        ('"mine.toml"', "/mine.toml is laid over itself. Name another preset or file"),
+        ('"other.toml"', "/mine.toml is laid over itself. Name another preset or file"),
+    ],
+)
+def test_a_file_that_extends_nothing_that_there_is_is_refused(extends, line, tmp_path):
+    (tmp_path / "other.toml").write_text('extends = "mine.toml"\n')
+    with pytest.raises(InputError) as refused:
+        load(f"extends = {extends}\n", folder=tmp_path)
+    assert str(refused.value).endswith(line)
+
+
 def test_overrides_are_read_as_toml_values_or_otherwise_as_text():
     config = load_config(
         "quickstart",

@@ -12,8 +12,8 @@ import tomli_w
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.recipe import apply_recipe, read_recipe
-from sparring.config.toml_files import MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
+from sparring.config.recipe import apply_recipe, merge, read_recipe
+from sparring.config.toml_files import EXTENDS, MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
 from sparring.config.validation import known_part, problems_with, validated
 from sparring.core import InputError
 from sparring.core.own_code import resolving
@@ -32,7 +32,8 @@ def load_config(source: str, overrides: Mapping[str, str | None], recipe: str | 
     A path in a file is relative to the file, one in ``overrides`` to the working directory.
 
     Args:
-        source: path of a TOML file, or the name of a bundled preset.
+        source: path of a TOML file, or the name of a bundled preset. Its ``extends`` names another, over
+            which it is laid.
         recipe: name or path of a recipe, which is laid over the source and under ``overrides``.
         overrides: values by dotted name (``learning.steps``, ``envs.0.id``), written as in TOML. A value that
             is not valid TOML is taken as text, unless it begins like a list or a table; ``None`` leaves a
@@ -62,7 +63,6 @@ def load_known(source: str, overrides: Mapping[str, str | None], recipe: str | N
 
 def _read_data(source: str, overrides: Mapping[str, str | None], recipe: str | None) -> dict[str, Any]:
     data = _read_source(source)
-    with_files(data, resolving(Path(source).parent))
     if recipe is not None:
         changes = read_recipe(recipe)
         with_files(changes, resolving(Path(recipe).parent))
@@ -126,7 +126,26 @@ def preset_names() -> list[str]:
     return bundled_names(PRESETS)
 
 
-def _read_source(source: str) -> dict[str, Any]:
+def _read_source(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Read a file or a preset, laid over the one that its ``extends`` names, if any."""
+    data = _read_one(source)
+    with_files(data, resolving(Path(source).parent))
+    if EXTENDS not in data:
+        return data
+    base = data.pop(EXTENDS)
+    if not isinstance(base, str):
+        raise InputError(EXTENDS, f"{base!r} is not a text", "Name a preset or a .toml file")
+    beside = Path(source).parent / base
+    if base not in preset_names() and (base.endswith(".toml") or beside.exists()):
+        base = str(beside)
+    if base in (*seen, source):
+        raise InputError(EXTENDS, f"{base} is laid over itself", "Name another preset or file")
+    whole = _read_source(base, (*seen, source))
+    merge(whole, data)
+    return whole
+
+
+def _read_one(source: str) -> dict[str, Any]:
     path = Path(source)
     if not path.is_file() and source in preset_names():
         return read_bundled(PRESETS, source)

@@ -63,7 +63,7 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     if "algorithm" in learning and _table(learning, "algorithm").get("values") != "tree":
         for env in _entries(data, "envs"):
             env.pop("explore", None)
-    _merge(data, recipe)
+    merge(data, recipe)
 
 
 def _entries(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -78,10 +78,11 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Lay changes over nested tables, in place; a list replaces a list."""
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(data.get(name), dict):
-            _merge(data[name], value)
+            merge(data[name], value)
         else:
             data[name] = value
 

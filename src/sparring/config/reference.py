@@ -35,6 +35,9 @@ Editors complete and check a configuration by its JSON Schema, which this comman
 `sparring config schema > sparring.schema.json`. For Taplo and the extension Even Better TOML, the first line
 of a file names it: `#:schema ./sparring.schema.json`. Only `--validate` knows the rules between fields.
 
+A file whose first line is `extends = "kuhn"` is laid over this preset, or over a file beside it: fields
+replace fields, and lists whole lists.
+
 The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
 

@@ -10,6 +10,7 @@ from sparring.config.algorithms import PythonAlgorithm, with_type
 from sparring.config.config import Config
 from sparring.config.fields import config_fields, is_choice_of_models, models_in, tags_of
 from sparring.config.rewards import CreditSettings, PythonTransform
+from sparring.config.toml_files import EXTENDS, OF_EXTENDS
 from sparring.core.own_code import CLASS_PATH
 
 _NAMED_BY_TYPE = (PythonAlgorithm, PythonTransform, CreditSettings)
@@ -23,6 +24,7 @@ def config_schema() -> dict[str, Any]:
     configuration; the rules between fields are known to ``sparring train --validate`` only.
     """
     schema = Config.model_json_schema(schema_generator=_Schema)
+    schema["properties"] = {EXTENDS: {"type": "string", "description": OF_EXTENDS}, **schema["properties"]}
     definitions = schema["$defs"]
     for field in config_fields():
         if is_choice_of_models(field.info.annotation):

@@ -10,6 +10,8 @@ from typing import Any
 
 from sparring.core import InputError
 
+EXTENDS = "extends"
+OF_EXTENDS = "The preset, or the file beside this one, over which this file is laid."
 MAX_BYTES = 500_000
 """The largest file of a user's that is read."""
 MAX_KEYS = 50
@@ -40,9 +42,12 @@ def toml_text(value: Any) -> str:
 
 
 def bundled_names(folder: str) -> list[str]:
-    """Return the names, without ``.toml``, of the files in a folder of this package."""
-    names = [entry.name for entry in _folder(folder).iterdir()]
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    """Return the names, without ``.toml``, of the files in a folder of this package; those in a folder of it
+    come last, as ``papers/spiral``."""
+    entries = sorted(_folder(folder).iterdir(), key=lambda entry: entry.name)
+    names = [entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml")]
+    inner = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("_")]
+    return names + [f"{one}/{name}" for one in inner for name in bundled_names(f"{folder}/{one}")]
 
 
 def read_bundled(folder: str, name: str) -> dict[str, Any]:
