@@ -489,7 +489,8 @@ def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
 def test_a_source_unlike_every_preset_gets_all_their_names():
     with pytest.raises(InputError) as refused:
         load_config("zzz", {})
-    assert str(refused.value).endswith(f"Give a .toml file or one of {', '.join(preset_names())}")
+    plain = [one for one in preset_names() if "/" not in one]
+    assert str(refused.value).endswith(f"Give a .toml file or one of {', '.join(plain)}")
 
 
 def test_an_override_cannot_smuggle_in_a_second_field():

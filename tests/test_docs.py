@@ -316,7 +316,12 @@ def test_the_readme_has_every_command_and_every_preset():
     page = ROOT / "README.md"
     named = {code.split()[1] for code in inline_code(page) if code.startswith("sparring ")}
     assert named == {command.name for command in app.registered_commands}
-    assert set(preset_names()) <= set(inline_code(page))
+    assert {one for one in preset_names() if "/" not in one} <= set(inline_code(page))
+
+
+def test_the_page_about_papers_has_each_of_their_presets():
+    of_papers = {one for one in preset_names() if one.startswith("papers/")}
+    assert of_papers <= {word for code in inline_code(DOCS / "papers.md") for word in code.split()}
 
 
 def test_every_dependency_is_documented():

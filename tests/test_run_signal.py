@@ -53,8 +53,24 @@ def test_figures_of_answers_cover_all_answers_and_those_of_each_role():
         "answers/cut_share/Solver": 0.5,
         "answers/tokens/Solver": 3,
         "answers/entropy_estimate/Solver": pytest.approx(math.log(2)),
+        "answers/advantage_share/Judge": pytest.approx(0, abs=1e-9),
+        "answers/advantage_share/Solver": pytest.approx(1),
     }
     assert answer_figures([]) == {}
+
+
+def test_a_role_has_its_share_of_the_advantages_of_all_tokens():
+    records = [
+        record("Solver", -0.5, [0.0] * 4),
+        record("Solver", 1.0, [0.0]),
+        record("Chooser", 0.25, [0.0] * 4),
+        record("Judge", 9.0, [0.0] * 9, policy="judge"),
+    ]
+    figures = answer_figures(records, judged=["judge"])
+    share = {name.rpartition("/")[2]: one for name, one in figures.items() if "advantage_share/" in name}
+    assert share["Solver"] == 3 / 4
+    assert share["Chooser"] == 1 / 4
+    assert "answers/advantage_share/Solver" not in answer_figures(records[:2])
 
 
 def test_random_legal_answers_are_counted_apart():

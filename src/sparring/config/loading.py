@@ -208,7 +208,8 @@ def _change(node: Any, path: Sequence[str], fact: Relative, change: Callable[[st
 def _no_such_source(source: str) -> InputError:
     presets = preset_names()
     close = difflib.get_close_matches(source, presets, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(presets)}"
+    own = [name for name in presets if "/" not in name]
+    hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(own)}"
     if source.endswith(".toml"):
         return InputError(source, "there is no such file", hint)
     return InputError(source, "no file or preset has this name", hint)

@@ -26,6 +26,8 @@ from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
+Sharing = Literal["shared", "isolated"]
+Form = Literal["review", "vote", "plan"]
 
 
 class ProgramSettings(Settings):
@@ -33,6 +35,10 @@ class ProgramSettings(Settings):
 
     type: Name
     """Names the kind of program."""
+    policies: Sharing | None = None
+    """`shared`: all roles that are trained have the policy `default`. `isolated`: each has one of its own,
+    with its name in lower case. By default as the program's other settings say; `[roles.NAME]` has the last
+    word."""
 
     @property
     def names(self) -> list[str]:
@@ -120,6 +126,36 @@ class QuestionsSettings(ScoreSettings, ProgramSettings):
     """Number of answers to one question, which are compared with each other."""
     solver_policy: Name = TRAINED
     """The policy that answers."""
+    evaluation_questions: int = Field(default=64, ge=1, le=10_000_000)
+    """Number of held-out questions in each evaluation, or all of them if there are fewer."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is played."""
+        return [self.questions.label]
+
+
+class WorkflowSettings(ScoreSettings, ProgramSettings):
+    """Several roles work on a question, and the score of the last answer is the reward of all of them."""
+
+    type: Literal["workflow"] = "workflow"
+    """Names this kind of program."""
+    form: Form = "review"
+    """`review`: a Solver answers, a Reviewer says what is wrong, and the Solver answers again. `vote`:
+    several Solvers answer at once, and a Chooser reads them and answers. `plan`: a Planner writes
+    instructions, Workers follow them, and the Planner answers."""
+    questions: Annotated[SplitQuestions, named(SplitQuestions), QUESTIONS]
+    """What is asked: a table, or only the name of its source."""
+    workers: Annotated[int, Only("form", ("vote", "plan"))] = Field(default=3, ge=1, le=1000)
+    """Number of Solvers or Workers that answer at once."""
+    rounds: Annotated[int, Only("form", ("review",))] = Field(default=1, ge=1, le=1000)
+    """Number of reviews, at most: a review that begins with the word Right is the last."""
+    examples: bool = True
+    """Whether prompts begin with worked examples, which show small models the form of answers."""
+    batch_size: int = Field(default=32, ge=1, le=10_000_000)
+    """Number of episodes in each update."""
+    episodes_per_question: int = Field(default=8, ge=1, le=10_000_000)
+    """Number of episodes on one question, which are compared with each other."""
     evaluation_questions: int = Field(default=64, ge=1, le=10_000_000)
     """Number of held-out questions in each evaluation, or all of them if there are fewer."""
 
@@ -240,7 +276,8 @@ Program = Annotated[
     | PythonProgram
     | ProofsSettings
     | QuestionsSettings
-    | VerifiersSettings,
+    | VerifiersSettings
+    | WorkflowSettings,
     Field(discriminator="type"),
 ]
 

@@ -12,7 +12,7 @@ from sparring.config.base import FilePath, Name, Settings, at_field
 from sparring.config.facts import CLASS_FILE, Relative
 from sparring.core.own_code import is_class_path, name_of, with_file
 
-BUNDLED_TASK = "arithmetic"
+BUNDLED_TASKS = ("arithmetic", "sums")
 """The questions that ship with the package."""
 HUB_TASKS = {"gsm8k": ("openai/gsm8k", "main"), "math500": ("HuggingFaceH4/MATH-500", None)}
 """The datasets of the Hugging Face Hub that have names of their own, and their configurations."""
@@ -49,7 +49,8 @@ class QuestionSource(Settings):
     """Where questions come from."""
 
     name: Annotated[FilePath, QUESTIONS]
-    """`arithmetic` (64 questions that ship with the package), `reasoning_gym:NAME` (a dataset that
+    """`arithmetic` (64 questions that ship with the package), `sums` (400, from 1 + 1 to 20 + 20, for models
+    that are too small for others), `reasoning_gym:NAME` (a dataset that
     reasoning-gym generates; needs the extra `tasks`), `gsm8k`, `math500` or another dataset of the Hugging
     Face Hub such as `openai/gsm8k`, a directory of its files such as `./data` (need the extra `datasets`), a
     JSON Lines file (`my_tasks.jsonl`), or a function of your own that returns such lines
@@ -64,7 +65,7 @@ class QuestionSource(Settings):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        known = (BUNDLED_TASK, *HUB_TASKS)
+        known = (*BUNDLED_TASKS, *HUB_TASKS)
         if name in known or name.endswith(FILE_END) or is_class_path(name) or "/" in name:
             return name
         if name.startswith(GENERATED) and name != GENERATED:

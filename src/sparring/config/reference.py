@@ -47,7 +47,7 @@ This page is generated from the source: `python -m sparring.config.reference > d
 
 def config_reference() -> str:
     """Return a Markdown page that lists every field with its type, its default and its description."""
-    presets = ", ".join(f"`{name}`" for name in preset_names())
+    presets = ", ".join(f"`{name}`" for name in preset_names() if "/" not in name)
     return "\n".join([_HEAD.format(presets=presets), *_section(Config, "")])
 
 

@@ -44,10 +44,12 @@ def toml_text(value: Any) -> str:
 def bundled_names(folder: str) -> list[str]:
     """Return the names, without ``.toml``, of the files in a folder of this package; those in a folder of it
     come last, as ``papers/spiral``."""
-    entries = sorted(_folder(folder).iterdir(), key=lambda entry: entry.name)
+    entries = list(_folder(folder).iterdir())
     names = [entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml")]
     inner = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("_")]
-    return names + [f"{one}/{name}" for one in inner for name in bundled_names(f"{folder}/{one}")]
+    return sorted(names) + [
+        f"{one}/{name}" for one in sorted(inner) for name in bundled_names(f"{folder}/{one}")
+    ]
 
 
 def read_bundled(folder: str, name: str) -> dict[str, Any]:

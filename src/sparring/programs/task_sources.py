@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from sparring.config.questions import (
-    BUNDLED_TASK,
+    BUNDLED_TASKS,
     EXACT,
     FILE_END,
     GENERATED,
@@ -71,8 +71,8 @@ def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str,
     name, columns = settings.name, settings.columns or COLUMNS
     if name.startswith(GENERATED):
         return GeneratedTask(name.removeprefix(GENERATED), count or GENERATED_COUNT, seed, field)
-    if name == BUNDLED_TASK:
-        questions = bundled_questions()
+    if name in BUNDLED_TASKS:
+        questions = sums() if name == "sums" else bundled_questions()
     elif is_class_path(name):
         rows = _rows_of_function(name, count or GENERATED_COUNT, seed, field)
         questions = questions_of_rows(rows, name_of(name), field, columns)
@@ -120,6 +120,14 @@ def bundled_questions() -> list[TaskQuestion]:
     text = files("sparring.programs").joinpath("arithmetic.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
     return [TaskQuestion(row["question"], row["answer"], row) for row in rows]
+
+
+def sums() -> list[TaskQuestion]:
+    """Return the 400 questions of ``sums``."""
+    numbers = range(1, 21)
+    return [
+        TaskQuestion(f"What is {one} + {other}?", str(one + other)) for one in numbers for other in numbers
+    ]
 
 
 def questions_of_rows(

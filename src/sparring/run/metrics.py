@@ -121,8 +121,11 @@ class _Counts:
     thought_tokens: list[int] = field(default_factory=list)
     tokens: int = 0
     surprisal: float = 0.0
+    advantage: float = 0.0
 
     def add(self, answer: Answer, *, judged: bool) -> None:
+        if not judged:
+            self.advantage += abs(answer.advantage) * len(answer.completion_token_ids)
         if answer.meta.get("rest", False):
             self.tokens += len(answer.completion_token_ids)
             self.surprisal -= sum(answer.logprobs)
@@ -180,6 +183,8 @@ def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = 
     that did not end, so that nothing was said. They are missing without any. ``tokens``: mean length of an
     answer, its stop token included. ``entropy_estimate``: mean of -log p over the sampled tokens, in nats per
     token; its expectation is the mean entropy of the distributions that they were sampled from.
+    ``advantage_share``, of roles alone: a role's share in the sum of |advantage| over all tokens, without
+    those of ``judged``; what Zeng et al. 2026, arXiv 2605.24202, call its gradient mass.
     """
     everything = _Counts()
     by_role: defaultdict[str, _Counts] = defaultdict(_Counts)
@@ -192,4 +197,6 @@ def answer_figures(records: Iterable[TrainingRecord], judged: Collection[str] = 
     figures = {f"answers/{name}": value for name, value in everything.figures().items()}
     for role_id, counts in sorted(by_role.items()):
         figures |= {f"answers/{name}/{role_id}": value for name, value in counts.figures().items()}
+        if len(by_role) > 1 and everything.advantage:
+            figures[f"answers/advantage_share/{role_id}"] = counts.advantage / everything.advantage
     return figures

@@ -17,7 +17,9 @@ from sparring.config.programs import (
     PythonProgram,
     QuestionsSettings,
     RoleSettings,
+    Sharing,
     VerifiersSettings,
+    WorkflowSettings,
 )
 from sparring.core import (
     AgentSpec,
@@ -35,7 +37,7 @@ from sparring.core import (
     SparringError,
     derive_seed,
 )
-from sparring.core.adapters import BASE, RESERVED, is_reserved
+from sparring.core.adapters import BASE, RESERVED, TRAINED, is_reserved
 from sparring.core.errors import shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
@@ -48,6 +50,7 @@ from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.programs.question_arena import QuestionArena
+from sparring.programs.workflows import WorkflowArena
 from sparring.run.rewards import build_credit
 
 NOTHING_TO_PLAY = "the program's get_batch has nothing to play"
@@ -78,6 +81,8 @@ def build_program(config: Config) -> Arena | None:
     arena.retries = config.collection.retries
     arena.model_without_role = BASE
     arena.frozen |= config.frozen.keys()
+    if settings.policies is not None:
+        _set_policies(arena, settings.policies)
     _set_roles(arena, config)
     _check_roles(arena, config)
     if config.league is not None:
@@ -97,6 +102,8 @@ def _arena(config: Config, settings: Program, client: InferenceClient, seed: int
             return ProofArena(client, settings, seed=seed)
         case QuestionsSettings():
             return QuestionArena(client, settings, seed=seed)
+        case WorkflowSettings():
+            return WorkflowArena(client, settings, seed=seed)
         case VerifiersSettings():
             from sparring.programs.verifiers_arena import VerifiersArena  # needs the extra verifiers
 
@@ -225,6 +232,14 @@ def _set_credit(arena: Arena, config: Config) -> None:
     if config.learning.critic is not None:
         arena.credit_assigner = EpisodicRewardCredit()
     arena.critics = config.learning.own_critics
+
+
+def _set_policies(arena: Arena, sharing: Sharing) -> None:
+    """Give the roles that are trained one policy, or each its own."""
+    for role in list(arena.roles.values()):
+        if role.policy not in arena.frozen:
+            own = re.sub(r"[^\w-]+", "-", role.id).lower()
+            arena.add_role(replace(role, policy=TRAINED if sharing == "shared" else own))
 
 
 def _set_roles(arena: Arena, config: Config) -> None:

@@ -164,6 +164,8 @@ def _rewards(run: RunView) -> Charts:
     title = f"Reward of {lines[0].name}" if len(lines) == 1 else "Reward by role"
     yield chart(title, lines, "Mean over the episodes of an update, sub-episodes included.")
     yield from _reward_functions(run)
+    about = "Share of a role in the sum of |advantage| over the tokens that are trained on."
+    yield share_chart("Whose the signal is", lines_of(run.answers("advantage_share")), about)
     groups = {"groups with equal rewards": run.metric("program/equal_group_share")}
     yield share_chart(
         "Answers without advantage",
