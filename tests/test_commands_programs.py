@@ -77,6 +77,13 @@ def test_a_role_is_played_by_another_checkpoint_or_the_base_model(finished, caps
     assert untrained != in_training(finished, 4), "or this test cannot tell"
 
 
+def test_a_role_is_played_by_any_adapter_whatever_the_name_of_its_policy(finished, tmp_path, capsys):
+    checkpoint = finished / "checkpoints" / "step-000000"
+    shutil.copytree(checkpoint / "hider", tmp_path / "of-another-player")
+    for place in (checkpoint / "hider", tmp_path / "of-another-player"):
+        assert measured(finished, "--role", f"Hider={place}", capsys=capsys) == in_training(finished, 0)
+
+
 def test_a_checkpoint_that_plays_several_roles_plays_each_with_that_roles_policy(finished, capsys):
     words = [word for role in ("Hider", "Seeker") for word in ("--role", f"{role}={finished}@2")]
     assert measured(finished, *words, capsys=capsys) == in_training(finished, 2)
@@ -104,6 +111,10 @@ def test_a_person_plays_a_role(finished, role, capsys, monkeypatch):
     [
         (["eval", "RUN", "--role", "Finder=base"], "error: --role: the program has no role Finder"),
         (["eval", "RUN", "--role", "Hider"], "error: --role: 'Hider' names no player"),
+        (
+            ["eval", "RUN", "--role", "Hider=smollm2-135m"],
+            "error: --role: smollm2-135m is a mixture or a base model",
+        ),
         (["play", "RUN"], "error: --role: is missing: the run plays a program"),
         (["eval", "nosuch"], "error: MODEL_OR_RUN: 'nosuch' is neither a run"),
         (["eval", "RUN@9"], "has no checkpoint of update 9"),

@@ -30,7 +30,7 @@ from sparring.core import InputError
 from sparring.core.env_id import class_name
 from sparring.core.errors import check_installed
 
-_ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40 or Solver=base; may be repeated."
+_ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40, =base or an adapter; may be repeated."
 _OPPONENT_HELP = (
     "random (the default), another script, base (the default where moves are not listed) or a run; how it "
     "draws may stand behind it, as in base,top_p=0.9. With @reference, every member of the game's reference "

@@ -26,6 +26,11 @@ from sparring.core.own_code import called, own_code
 HEARTBEAT_SECONDS = 2.0
 
 
+def collector_name(number: int) -> str:
+    """Return the name of a run's collector, of games or of a program."""
+    return f"Collector-{number}"
+
+
 @dataclass(frozen=True)
 class Setting:
     """What every collector must know.
@@ -166,7 +171,7 @@ class ProgramCollectors:
             try:
                 played = await self._play_at(number, request)
             except (RayTaskError, ActorDiedError) as error:
-                raise error_of(f"Collector-{number}", error) from error
+                raise error_of(collector_name(number), error) from error
             except RayError:
                 self._lose(number)
             else:

@@ -44,7 +44,7 @@ from sparring.cluster.engines.client import EngineClient
 from sparring.cluster.engines.host import EngineSettings
 from sparring.cluster.learner import LearnerService
 from sparring.cluster.placement import Placement, beside_command
-from sparring.cluster.program_collectors import ProgramCollector
+from sparring.cluster.program_collectors import ProgramCollector, collector_name
 from sparring.collection.rollout_log import AdvantageLog
 from sparring.config import Config
 from sparring.config.loading import own_files
@@ -81,7 +81,7 @@ def build_collector(
         calls_per_engine=calls_per_engine(config),
     )
     return CollectorService(
-        f"Collector-{number}",
+        collector_name(number),
         client,
         found(buffer),
         found(pool),
@@ -107,7 +107,7 @@ def build_program_collector(
         adapters_only=True,
     )
     arena.set_concurrency(calls_of_each_client(config))
-    return ProgramCollector(f"Collector-{number}", arena, client, found(tracker))
+    return ProgramCollector(collector_name(number), arena, client, found(tracker))
 
 
 def build_learner(
@@ -218,7 +218,7 @@ class RunActors:
             ray.kill(actor)
 
     def _collectors(self) -> dict[str, Any]:
-        return {f"Collector-{number}": one for number, one in enumerate(self.collectors)}
+        return {collector_name(number): one for number, one in enumerate(self.collectors)}
 
     def _named(self, name: str) -> Named:
         return Named(name, self._namespace)
@@ -264,7 +264,7 @@ class RunActors:
         buffer, pool = self._named("Buffer"), self._named("ModelPool")
         return restarting(
             CollectorActor,
-            name=f"Collector-{number}",
+            name=collector_name(number),
             max_restarts=config.ray.max_restarts,
             num_cpus=config.ray.cpus_per_collector,
             **self._placement.collector(number),
@@ -279,7 +279,7 @@ class RunActors:
         engines = [self._named(name) for name in engine_names(config)]
         return restarting(
             ProgramCollectorActor,
-            name=f"Collector-{number}",
+            name=collector_name(number),
             max_task_retries=0,
             max_concurrency=calls_of_collectors(config) + CALLS_BESIDE,  # the others' too if they are away
             num_cpus=config.ray.cpus_per_collector,

@@ -79,12 +79,9 @@ class ProgramRun:
         for role, player in players.items():
             served = player
             if player not in (BASE, PERSON):
-                config, found = _run_and_checkpoint(player)
-                if difference := base_difference(config.model, self.config.model, trained=True):
-                    raise InputError("--role", f"the base model of {player} {difference}", "Name another run")
                 policy = program.roles[role].policy
                 served = f"{player}/{policy}"
-                adapters[served] = adapter_in(found, policy, "--role")
+                adapters[served] = adapter_in(self._adapters_of(player), policy, "--role")
             self.agents[role] = AgentSpec("model", served)
         engine = build_engine(self.config.model, adapters, self.config.inference, self.config.seed, progress)
         answers = PaidFile(None, frozen.calls)
@@ -92,6 +89,16 @@ class ProgramRun:
         self.arena.model_without_role = BASE
         if PERSON in players.values():
             self.arena.retries, self.arena.episode_timeout = 0, PERSONS_SECONDS
+
+    def _adapters_of(self, player: str) -> Path:
+        """Return the directory of an adapter, or of a run's for each policy."""
+        found = find_model(player)
+        if found.adapter is None:
+            problem = f"{player} is a mixture or a base model, which plays no single role"
+            raise InputError("--role", problem, f"Name a run, a checkpoint, an adapter, {BASE} or {PERSON}")
+        if difference := base_difference(found.model, self.config.model, trained=found.trained):
+            raise InputError("--role", f"the base model of {player} {difference}", "Name another")
+        return found.adapter
 
     async def episode(self, request: EpisodeRequest) -> GenerateResult:
         """Run an episode with the agents."""

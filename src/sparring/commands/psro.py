@@ -36,7 +36,14 @@ from sparring.envs.openspiel_game import is_constant_sum
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
-from sparring.evaluation.psro import PsroState, Response, find_equilibrium, member_name, read_state
+from sparring.evaluation.psro import (
+    PsroState,
+    Response,
+    find_equilibrium,
+    first_solver,
+    member_name,
+    read_state,
+)
 from sparring.evaluation.results import NashConvResult
 from sparring.evaluation.schedule import MAX_SEATS, GameSchedule
 from sparring.evaluation.tournament import TournamentResult
@@ -143,7 +150,7 @@ def _check_seats(config: Config, venue: Venue, field: str) -> None:
     settings, seats = config.psro or PsroSettings(), len(venue.seats)
     if seats == 2:
         return
-    members, name = settings.iterations + 1, settings.solver or "prd"
+    members, name = settings.iterations + 1, first_solver(settings, seats)
     if name == "nash":
         problem = f"nash is for two seats, but {venue.name} has {seats}"
         raise InputError("psro.solver", problem, "Choose prd, alpharank or uniform")

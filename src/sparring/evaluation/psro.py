@@ -119,7 +119,7 @@ def find_equilibrium(
     if state is None:
         first = member_name(0)
         iteration = Iteration(first, 0, 0, 0, None, {first: 1.0}, *measure({first: 1.0}))
-        solver: MetaStrategy = settings.solver or ("nash" if seats == 2 else "prd")
+        solver = first_solver(settings, seats)
         none = np.zeros((1,) * seats)
         nothing = none.tolist(), none.tolist(), none.astype(int).tolist()
         state = PsroState(name, solver, [first], *nothing, [iteration])
@@ -178,6 +178,11 @@ def _played(play: Callable[[list[str]], TournamentResult], members: list[str]) -
             reason = next(iter(result.failures), "")
             raise SparringError(f"{' and '.join(group)} did not finish four games: {reason}")
     return result.table
+
+
+def first_solver(settings: PsroSettings, seats: int) -> MetaStrategy:
+    """Return what solves the mixtures of so many seats before there are payoffs."""
+    return settings.solver or ("nash" if seats == 2 else "prd")
 
 
 def _default_solver(table: PayoffTable) -> MetaStrategy:
