@@ -160,18 +160,20 @@ class VerifiersSettings(HeldOutSettings, ProgramSettings):
         return [self.taskset]
 
 
+_IN_WORDS = Only("domain", (None, "words"))
+
+
 class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
     type: Literal["proposer_solver"] = "proposer_solver"
     """Names this kind of program."""
-    questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS] = None
-    """The first examples, in words; held-out ones measure the solver. By default questions of `domain`."""
-    domain: Annotated[Literal["arithmetic", "expressions"], Only("questions", (None,), refused=True)] = (
-        "arithmetic"
-    )
-    """The questions without `questions`: `arithmetic` (`23 + 48`), or `expressions` of a small deterministic
-    language (`ADD(3, MUL(2, 4))`), whose proposer also states the value and can be wrong."""
+    questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS, _IN_WORDS] = None
+    """The first examples, in words; held-out ones measure the solver."""
+    domain: Literal["words", "arithmetic", "expressions"] | None = None
+    """The kind of questions: in `words`, `arithmetic` (`23 + 48`), or `expressions` of a small deterministic
+    language (`ADD(3, MUL(2, 4))`), whose proposer also states the value and can be wrong. By default in words
+    if `questions` says from where, else arithmetic."""
     depth: Annotated[int, Only("domain", ("expressions",), refused=True)] = Field(default=2, ge=1, le=6)
     """The levels of operators in the first examples; held-out questions have 1 to as many."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
@@ -219,11 +221,15 @@ class ProposerSolverSettings(ProgramSettings):
     """Maximum number of stored questions."""
 
     def rules(self) -> Iterable[Rule]:
-        """What only expressions have is not asked of other questions."""
-        return (self._expressions_only,)
+        """Words come from somewhere, and what only expressions have is not asked of other questions."""
+        return self._words, self._expressions_only
+
+    def _words(self) -> None:
+        if self.domain == "words" and self.questions is None:
+            raise at_field("is missing, but program.domain is words", "Name a source", "questions")
 
     def _expressions_only(self) -> None:
-        if self.questions is None and self.domain == "expressions":
+        if self.domain == "expressions":
             return
         fix = 'Set program.domain to "expressions", or leave this out'
         if self.gate.leak > 0:

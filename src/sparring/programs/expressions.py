@@ -36,7 +36,7 @@ _LONGEST = 300
 _TOKEN = re.compile(r"[A-Z]+|-?[0-9]{1,3}(?![0-9])|[(),]")
 _PROPOSAL = re.compile(rf"([^=\n]{{1,{_LONGEST}}}) = (-?[0-9]{{1,9}})")
 _NUMBER = re.compile(r"-?[0-9]{1,200}")
-_SOLVED = ["ADD(12, 7)", "SUB(4, 9)", "MAX(3, ABS(-8))", "MUL(6, 7)", "MIN(15, 2)", "ITE(GT(5, 2), 1, 30)"]
+_SOLVED = ["ADD(7, 2)", "SUB(4, 9)", "MAX(3, ABS(-8))", "MUL(6, 7)", "MIN(5, -2)", "ITE(GT(5, 2), 1, 3)"]
 _PROPOSER_REQUEST = "Write an expression and its value."
 _SOLVER_REQUEST = (
     "Calculate. DIV rounds down, MOD is its rest, and ITE(GT(a, b), c, d) is c if a > b, else d; the other "
@@ -210,7 +210,7 @@ def _asked(expression: str) -> Question:
 def _draw(rng: random.Random, depth: int) -> str:
     """Draw an expression with exactly ``depth`` levels of operators, of which a condition is none."""
     if depth == 0:
-        return str(rng.randint(-9, 20))
+        return str(rng.randint(-5, 9))
     name = rng.choice([*_PAIRS, *_SINGLE, "ITE"])
     count = 1 if name in _SINGLE else 2
     depths = [depth - 1, *(rng.randint(0, depth - 1) for _ in range(count - 1))]

@@ -291,7 +291,7 @@ class ProposerSolverArena(Arena):
     ) -> None:
         super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
         self.settings = settings
-        if settings.questions is not None and questions is None:
+        if settings.questions is not None and questions is None and settings.domain in (None, "words"):
             questions, held_out = _split_questions(settings.questions)
         self.domain = domain or (OpenQuestions(questions) if questions else _computed(settings))
         self.questions = questions or self.domain.seed_questions()
