@@ -1,6 +1,7 @@
 """Labels, repetitions and the data gate in the program of a proposer and its solvers."""
 
 import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +234,30 @@ async def test_what_leaks_is_the_same_after_a_checkpoint_and_whatever_ends_first
     ]
     assert kept[0] == kept[1]
     assert {True, False} <= {*kept[0]}
+
+
+async def test_a_step_that_other_processes_play_ends_like_one_that_is_played_here() -> None:
+    """As on Ray: the arena that ends a step knows of its episodes only what their results say."""
+    options = {
+        "domain": "expressions",
+        "gate": {"leak": 0.5, "novelty": 0.0, "min_agreement": 0.3},
+        "proposer_labels": "majority",
+        "solver_labels": "shares",
+        "repetitions": "clusters",
+        "asked_again": 1,
+    }
+
+    def arena() -> ProposerSolverArena:
+        return arena_of([*PROPOSALS, "ADD(9, 9) = 18", "ADD(9, 8) = 18"], ["1", "1", "18", "0"], **options)
+
+    here, driver, elsewhere = arena(), arena(), arena()
+    whole, _ = await here.play_step(concurrency=1)
+    number, requests = await driver.begin_step()
+    played_there = await elsewhere.generate_rollouts(pickle.loads(pickle.dumps(requests)), 1)
+    batch = driver.end_step(number, pickle.loads(pickle.dumps(played_there)))
+    assert batch.records == whole.records
+    assert batch.meta == whole.meta
+    assert driver.state_dict() == here.state_dict()
 
 
 @pytest.mark.parametrize(

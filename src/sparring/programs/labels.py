@@ -45,7 +45,7 @@ class Labels:
     def is_right(self, answer: str, question: Question) -> bool:
         """Return whether an answer is the question's own, or the one that its proposer stated."""
         if self.proposer == "stated":
-            return self._same(answer, question["stated"])
+            return self._same(answer, question.get("stated", question["ground_truth"]))
         return self.domain.is_correct(answer, question)
 
     def _same(self, one: str, other: str) -> bool:
