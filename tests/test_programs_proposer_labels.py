@@ -107,9 +107,9 @@ async def test_held_out_questions_are_measured_by_the_truth() -> None:
 async def test_the_reward_of_r_zero() -> None:
     """Uncertainty less the cluster's part of the batch, at least 0; an invalid question earns 0.
 
-    The first two and the last are alike. Half of the answers agree in each: 1 - 2 |1/2 - 1/2| = 1.
+    Two are alike; two words in three are not enough. Half of the answers agree: 1 - 2 |1/2 - 1/2| = 1.
     """
-    proposals = ["46 + 27", "46 + 27", "95 - 8", "nonsense", "27 + 46"]
+    proposals = ["46 + 27", "46 + 27", "46 + 28", "nonsense", "27 + 46"]
     arena = arena_of(
         proposals,
         ["1", "1", "2", "3"],

@@ -22,7 +22,8 @@ class GateSettings(Settings):
     min_agreement: float = Field(default=0.0, ge=0, le=1)
     """The least share of the most common answer among all answers."""
     label_agrees: bool = False
-    """Whether the most common answer must be a right one, by `proposer_labels`."""
+    """Whether the most common answer must be the question's own, or the one that its proposer stated if
+    `proposer_labels` is `stated`."""
     novelty: float | None = Field(default=None, ge=0, le=1)
     """The least distance (1 - BLEU) from every stored question, and from those of the same update that
     entered before; 0 excludes only repetitions. By default repetitions enter too."""
