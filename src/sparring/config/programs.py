@@ -18,6 +18,7 @@ from sparring.config.base import (
     at_field,
 )
 from sparring.config.facts import CLASS_FILE, Needs, Only
+from sparring.config.gates import GateSettings
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
 from sparring.config.sampling import SamplingSettings
@@ -28,6 +29,10 @@ from sparring.core.own_code import is_class_path, name_of
 OnJudgeFailure = Literal["fail", "draw"]
 Sharing = Literal["shared", "isolated"]
 Form = Literal["review", "vote", "plan"]
+ProposerReward = Literal["near_target", "hard", "mixed"]
+SolverLabels = Literal["answer", "majority", "shares"]
+ProposerLabels = Literal["answer", "stated", "majority"]
+Repetitions = Literal["stored", "clusters", "free"]
 
 
 class ProgramSettings(Settings):
@@ -191,13 +196,22 @@ class VerifiersSettings(HeldOutSettings, ProgramSettings):
         return [self.taskset]
 
 
+_IN_WORDS = Only("domain", (None, "words"))
+
+
 class ProposerSolverSettings(ProgramSettings):
     """A proposer writes questions that its solvers get right as often as wrong."""
 
     type: Literal["proposer_solver"] = "proposer_solver"
     """Names this kind of program."""
-    questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS] = None
-    """The first examples, in words; held-out ones measure the solver. By default arithmetic questions."""
+    questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS, _IN_WORDS] = None
+    """The first examples, in words; held-out ones measure the solver."""
+    domain: Literal["words", "arithmetic", "expressions"] | None = None
+    """The kind of questions: in `words`, `arithmetic` (`23 + 48`), or `expressions` of a small deterministic
+    language (`ADD(3, MUL(2, 4))`), whose proposer also states the value and can be wrong. By default in words
+    if `questions` says from where, else arithmetic."""
+    depth: Annotated[int, Only("domain", ("expressions",), refused=True)] = Field(default=2, ge=1, le=6)
+    """The levels of operators in the first examples; held-out questions have 1 to as many."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proposals in each update."""
     proposals_per_prompt: int = Field(default=16, ge=1, le=10_000_000)
@@ -209,7 +223,28 @@ class ProposerSolverSettings(ProgramSettings):
     asked_again: int = Field(default=0, ge=0, le=10_000_000)
     """Number of stored questions that are asked again in each update; good questions are drawn more often."""
     target_pass_rate: float = Field(default=0.5, ge=1e-9, lt=1)
-    """The share of right answers at which a question earns most."""
+    """The share of right answers at which a question earns most, if its reward is `near_target`, and is drawn
+    most."""
+    proposer_reward: ProposerReward = "near_target"
+    """What a question earns by its share p of right answers: `near_target` (1 - 2 |p - target|, at least
+    -0.5), `hard` (1 - p), or `mixed` (1 if answers are partly right, else 0)."""
+    invalid_reward: float = Field(default=-1.0, ge=-1e6, le=0)
+    """What an invalid question earns."""
+    repetitions: Repetitions = "stored"
+    """What a repetition earns: with `stored`, one of a stored question earns the least that a valid question
+    can, and copies within an update share the reward of one new question. With `clusters`, every question
+    loses the part of the update's proposals that are in its cluster of similar ones (by BLEU, average linkage
+    below 0.5), and earns at least 0. With `free`, it earns what any other does."""
+    proposer_labels: ProposerLabels = "answer"
+    """Which answers are right for the proposer's reward and the gate: the `answer` of the question, which the
+    domain computes, or its proposer writes where it cannot be computed; what the proposer `stated`, in
+    `expressions`; or the solvers' `majority`."""
+    solver_labels: SolverLabels = "answer"
+    """What solvers earn: 1 for the `answer` of the question; 1 for that of the `majority` of its solvers; or
+    the share of its solvers that gave the same (`shares`). Held-out questions are always measured by their
+    own answers."""
+    gate: GateSettings = GateSettings()
+    """Which proposed questions enter training."""
     proposer_policy: Name = "proposer"
     """The policy that writes questions."""
     solver_policy: Name = "solver"
@@ -220,6 +255,24 @@ class ProposerSolverSettings(ProgramSettings):
     """Number of proposals in each evaluation."""
     store_size: int = Field(default=500, ge=1, le=10_000_000)
     """Maximum number of stored questions."""
+
+    def rules(self) -> Iterable[Rule]:
+        """Words come from somewhere, and what only expressions have is not asked of other questions."""
+        return self._words, self._expressions_only
+
+    def _words(self) -> None:
+        if self.domain == "words" and self.questions is None:
+            raise at_field("is missing, but program.domain is words", "Name a source", "questions")
+
+    def _expressions_only(self) -> None:
+        if self.domain == "expressions":
+            return
+        fix = 'Set program.domain to "expressions", or leave this out'
+        if self.gate.leak > 0:
+            raise at_field("has no effect: only expressions that are invalid can be asked", fix, "gate.leak")
+        if self.proposer_labels == "stated":
+            problem = 'is "stated", but only proposers of expressions state an answer that may be wrong'
+            raise at_field(problem, fix, "proposer_labels")
 
 
 class ProofsSettings(ProtocolSettings, ProgramSettings):

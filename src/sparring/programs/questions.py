@@ -10,7 +10,7 @@ import operator
 import random
 import re
 from abc import ABC, abstractmethod
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from sparring.core import InputError
 from sparring.core.answers import same_answer
@@ -20,20 +20,23 @@ Turns = list[tuple[str, str]]
 
 
 class Question(TypedDict):
-    """A question and its right answer."""
+    """A question and its right answer, and what its proposer stated to be right if that may differ."""
 
     question: str
     ground_truth: str
+    stated: NotRequired[str]
 
 
 class Domain(ABC):
     """A kind of question. Domains hold no state of a run.
 
-    ``proposal_tokens`` and ``answer_tokens`` are enough for a well-formed proposal or answer.
+    ``proposal_tokens`` and ``answer_tokens`` are enough for a well-formed proposal or answer. If
+    ``truth_is_known``, the right answer to a proposed question is computed, and not what its proposer wrote.
     """
 
     proposal_tokens: int
     answer_tokens: int
+    truth_is_known: bool = False
 
     @abstractmethod
     def seed_questions(self) -> list[Question]:
@@ -54,6 +57,11 @@ class Domain(ABC):
     @abstractmethod
     def parse_question(self, text: str) -> Question | None:
         """Return the question in a proposer's answer, or ``None`` if it lacks the exact requested form."""
+
+    def parse_invalid(self, text: str) -> Question | None:
+        """Return the question in a proposer's answer that has no right answer but can be asked, which a data
+        gate may let in; ``None`` by default, and for what :meth:`parse_question` takes."""
+        return None
 
     @abstractmethod
     def solver_turns(self) -> Turns:
@@ -164,6 +172,7 @@ class Arithmetic(Domain):
 
     proposal_tokens = 10
     answer_tokens = 16
+    truth_is_known = True
 
     def seed_questions(self) -> list[Question]:
         """Return sixteen questions of all kinds, most of them too hard for SmolLM2-135M."""

@@ -1,0 +1,52 @@
+"""Who says which answer is right: the question's own answer, its proposer, or the solvers' majority."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparring.config.programs import ProposerLabels, SolverLabels
+from sparring.core import Rollout
+from sparring.programs.questions import Domain, Question
+from sparring.programs.votes import Vote, vote
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a run, for the solver's reward and for the pass rate that its proposer is paid by."""
+
+    domain: Domain
+    solver: SolverLabels = "answer"
+    proposer: ProposerLabels = "answer"
+
+    def vote(self, answers: Sequence[str | None]) -> Vote:
+        """Count the stated answers to one question."""
+        return vote(answers, self._same)
+
+    def reward_solvers(self, role_id: str, rollouts: Sequence[Rollout], counted: Vote) -> None:
+        """Give the answers to one question their rewards. What they earned by the question's own answer stays
+        in their metrics.
+
+        ``majority``: 1 for the most common answer, else 0 (arXiv 2504.16084, used by 2508.05004 and
+        2508.03682). ``shares``: the part of all answers that are the same (2605.22217).
+        """
+        if self.solver == "answer":
+            return
+        for rollout, share in zip(rollouts, counted.shares, strict=True):
+            result = rollout.extras["result"]
+            agrees = result is not None and counted.answer is not None and self._same(result, counted.answer)
+            rollout.set_reward(role_id, share if self.solver == "shares" else float(agrees))
+
+    def pass_rate(self, question: Question, answers: Sequence[str | None], counted: Vote) -> float:
+        """Return the share of answers that are right for the proposer."""
+        if self.proposer == "majority":
+            return counted.share
+        right = [one is not None and self.is_right(one, question) for one in answers]
+        return sum(right) / len(right)
+
+    def is_right(self, answer: str, question: Question) -> bool:
+        """Return whether an answer is the question's own, or the one that its proposer stated."""
+        if self.proposer == "stated":
+            return self._same(answer, question.get("stated", question["ground_truth"]))
+        return self.domain.is_correct(answer, question)
+
+    def _same(self, one: str, other: str) -> bool:
+        return self.domain.is_correct(one, {"question": "", "ground_truth": other})
