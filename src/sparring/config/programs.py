@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sparring.config.adversarial_programs import CorpusSettings, ProverVerifierSettings, SelfJudgedSettings
 from sparring.config.base import (
     ClassPath,
     FilePath,
@@ -18,6 +19,7 @@ from sparring.config.base import (
     at_field,
 )
 from sparring.config.facts import CLASS_FILE, Needs, Only
+from sparring.config.program_base import ProgramSettings
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
 from sparring.config.sampling import SamplingSettings
@@ -26,18 +28,6 @@ from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
-
-
-class ProgramSettings(Settings):
-    """Base of all programs."""
-
-    type: Name
-    """Names the kind of program."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of what is played."""
-        return [self.type]
 
 
 class PythonProgram(ProgramSettings):
@@ -235,11 +225,14 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
 
 Program = Annotated[
-    DebateSettings
-    | ProposerSolverSettings
-    | PythonProgram
+    CorpusSettings
+    | DebateSettings
     | ProofsSettings
+    | ProposerSolverSettings
+    | ProverVerifierSettings
+    | PythonProgram
     | QuestionsSettings
+    | SelfJudgedSettings
     | VerifiersSettings,
     Field(discriminator="type"),
 ]
