@@ -68,8 +68,8 @@ class ProverVerifierSettings(ProgramSettings):
 class CorpusSettings(HeldOutSettings, ProgramSettings):
     """A proposer reads documents and writes questions on them; solvers, who do not see them, answer.
 
-    The proposer earns most for a question that is answered right as often as wrong. The solver learns from one
-    valid question of each document, drawn by chance.
+    The proposer earns most for a question that is answered right as often as wrong. The solver learns from
+    one valid question of each document, drawn by chance.
     """
 
     type: Literal["corpus"] = "corpus"

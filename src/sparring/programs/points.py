@@ -26,8 +26,8 @@ QUALITY = Scale(
     7,
     "Give one point for each of these that is true: one can tell what the instruction wants; it says so "
     "clearly; who gave it can understand the answer; the answer deals with a good part of it; the answer "
-    "deals with all that matters; the answer is short, in good order and helpful; who gave the instruction would "
-    "like its style.",
+    "deals with all that matters; the answer is short, in good order and helpful; who gave the instruction "
+    "would like its style.",
 )
 """Seven criteria, two of which are about the instruction (Kuba et al. 2025, arXiv 2509.07414, box 3)."""
 OBEDIENCE = Scale(

@@ -39,7 +39,7 @@ def proposer_reward(rewards: list[float], points: list[float], weight: float) ->
 
 
 class Instructions(Domain):
-    """Instructions of a task in words. All that is written is an instruction, and no answer is a right one."""
+    """Instructions of a task in words: any text is one, and no answer to it is a right one."""
 
     proposal_tokens = 128
     answer_tokens = 256
