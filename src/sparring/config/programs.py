@@ -225,15 +225,15 @@ class ProofsSettings(ProtocolSettings, ProgramSettings):
 
 
 Program = Annotated[
-    CorpusSettings
-    | DebateSettings
-    | ProofsSettings
+    DebateSettings
     | ProposerSolverSettings
-    | ProverVerifierSettings
     | PythonProgram
+    | ProofsSettings
     | QuestionsSettings
-    | SelfJudgedSettings
-    | VerifiersSettings,
+    | VerifiersSettings
+    | ProverVerifierSettings
+    | CorpusSettings
+    | SelfJudgedSettings,
     Field(discriminator="type"),
 ]
 

@@ -25,7 +25,7 @@ from sparring.core import (
 )
 from sparring.programs.documents import Document, load_documents
 from sparring.programs.proposer_solver import ProposerEpisode, SolveEpisode, make_proposer_rubric
-from sparring.programs.questions import Domain, OpenQuestions, Question
+from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
 from sparring.programs.tasks import hold_out, in_turns
 
 PROPOSER, SOLVER = "Proposer", "Solver"
@@ -36,17 +36,38 @@ _REQUEST = (
     "Write a question whose short, certain answer stands in this text, and the answer. The question must "
     "make sense without the text. Use this form:\nQuestion: ...\nAnswer: ..."
 )
-_EXAMPLES: list[tuple[str, Question]] = [
-    (
+_EXAMPLES = [
+    Document(
         "A spider is not an insect. It has eight legs, and most spiders have eight eyes.",
         {"question": "How many legs has a spider?", "ground_truth": "8"},
     ),
-    (
-        "Canberra was built as the capital of Australia because Sydney and Melbourne both wanted to be it.",
-        {"question": "Which city is the capital of Australia?", "ground_truth": "Canberra"},
+    Document(
+        "Sydney and Melbourne both wanted to be the capital of Australia, so Canberra was built.",
+        {"question": "What is the capital of Australia?", "ground_truth": "Canberra"},
+    ),
+    Document(
+        "Ice is frozen water. It floats because it is lighter than water.",
+        {"question": "What is frozen water called?", "ground_truth": "Ice"},
+    ),
+    Document(
+        "A trumpet is made of brass. Its three valves are pressed with the fingers.",
+        {"question": "How many valves has a trumpet?", "ground_truth": "3"},
     ),
 ]
 """Texts, and the question that a proposer may ask about each."""
+
+
+class CorpusQuestions(OpenQuestions):
+    """Questions in words with short answers, and examples of both roles that small models can follow."""
+
+    def __init__(self) -> None:
+        super().__init__([one.question for one in _EXAMPLES if one.question is not None])
+
+    def solver_turns(self) -> Turns:
+        return [
+            (self.solver_prompt(one), f"The answer is: {one['ground_truth']}")
+            for one in self.seed_questions()
+        ]
 
 
 def variance_reward(pass_rate: float) -> float:
@@ -71,9 +92,9 @@ class CorpusProposerEpisode(ProposerEpisode):
         return self._own
 
     def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        for text, one in _EXAMPLES:
-            written = f"Question: {one['question']}\nAnswer: {one['ground_truth']}"
-            state.transcript += [Utterance("", _asked(text)), Utterance(PROPOSER, written)]
+        answered = self.domain.proposer_turns(self.domain.seed_questions())
+        for one, (_, written) in zip(_EXAMPLES, answered, strict=True):
+            state.transcript += [Utterance("", _asked(one.text)), Utterance(PROPOSER, written)]
         return _asked(artifact["document"])
 
     def variance(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
@@ -108,7 +129,7 @@ class CorpusArena(Arena):
         self.documents = load_documents(settings.documents, "program.documents")
         texts = [one.text for one in self.documents]
         self.shown, self.held_out = hold_out(texts, settings.test_size, settings.seed, "program.documents")
-        domain = OpenQuestions([question for _, question in _EXAMPLES])
+        domain = CorpusQuestions()
         self.add_role(Role(PROPOSER, max_tokens=domain.proposal_tokens, policy=settings.proposer_policy))
         self.add_role(Role(SOLVER, max_tokens=domain.answer_tokens, policy=settings.solver_policy))
         self.add_episode("solve", SolveEpisode(SOLVER, domain))
