@@ -71,6 +71,7 @@ def test_one_of_provers_and_verifier_stands_still_in_each_update(model, tmp_path
     states = sorted((tmp_path / "run" / "checkpoints").glob("step-*/state.json"))
     versions = [json.loads(state.read_text())["versions"] for state in states]
     assert versions == [
+        {"prover": 0, "verifier": 0},
         {"prover": 0, "verifier": 1},
         {"prover": 1, "verifier": 1},
         {"prover": 1, "verifier": 2},
