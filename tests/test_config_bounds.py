@@ -55,7 +55,7 @@ NEGATIVE = {
     *("win", "draw", "loss", "reward", "penalty", "reward_threshold", "weighting_minimum"),
     *("prover_reward", "verifier_reward", "verifier_incorrect_penalty", "verifier_terminated_penalty"),
     *("verifier_no_guess_reward", "verifier_neither_accept_nor_reject_reward"),
-    *("prover_invalid_response_penalty", "invalid_reward"),
+    *("prover_invalid_response_penalty", "invalid_reward", "gate"),
     "template_options",
 }
 """Rewards may be negative, and options of chat templates."""

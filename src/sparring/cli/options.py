@@ -21,7 +21,7 @@ ConfigWords = Annotated[
         metavar="CONFIG --a.b=VALUE",
         help=(
             "A .toml file or a preset (kuhn, kuhn-long, quickstart, league, tictactoe, tictactoe-long, "
-            "proposer-solver, debate, nip, debate-proof, papers/NAME); any field follows as --learning.steps 20."
+            "proposer-solver, debate, nip, debate-proof, papers/NAME); fields follow as --learning.steps 20."
         ),
         show_default=False,
     ),

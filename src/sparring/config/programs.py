@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sparring.config.adversarial_programs import CorpusSettings, ProverVerifierSettings, SelfJudgedSettings
 from sparring.config.base import (
     ClassPath,
     FilePath,
@@ -19,6 +20,7 @@ from sparring.config.base import (
 )
 from sparring.config.facts import CLASS_FILE, Needs, Only
 from sparring.config.gates import GateSettings
+from sparring.config.program_base import ProgramSettings
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
 from sparring.config.sampling import SamplingSettings
@@ -27,28 +29,11 @@ from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
 
 OnJudgeFailure = Literal["fail", "draw"]
-Sharing = Literal["shared", "isolated"]
 Form = Literal["review", "vote", "plan"]
 ProposerReward = Literal["near_target", "hard", "mixed"]
 SolverLabels = Literal["answer", "majority", "shares"]
 ProposerLabels = Literal["answer", "stated", "majority"]
 Repetitions = Literal["stored", "clusters", "free"]
-
-
-class ProgramSettings(Settings):
-    """Base of all programs."""
-
-    type: Name
-    """Names the kind of program."""
-    policies: Sharing | None = None
-    """`shared`: all roles that are trained have the policy `default`. `isolated`: each has one of its own,
-    with its name in lower case. By default as the program's other settings say; `[roles.NAME]` has the last
-    word."""
-
-    @property
-    def names(self) -> list[str]:
-        """The names of what is played."""
-        return [self.type]
 
 
 class PythonProgram(ProgramSettings):
@@ -330,7 +315,10 @@ Program = Annotated[
     | ProofsSettings
     | QuestionsSettings
     | VerifiersSettings
-    | WorkflowSettings,
+    | WorkflowSettings
+    | ProverVerifierSettings
+    | CorpusSettings
+    | SelfJudgedSettings,
     Field(discriminator="type"),
 ]
 

@@ -146,10 +146,18 @@ class ModelCaller:
         return response
 
     async def score(
-        self, messages: Messages, completions: list[str], *, model: str | None = None
+        self,
+        messages: Messages,
+        completions: list[str],
+        *,
+        model: str | None = None,
+        role_id: str | None = None,
     ) -> list[float]:
         """Return the log-probability of each whole completion, see InferenceClient.score; the call takes a
-        slot."""
+        slot. With ``role_id``, whoever plays that role scores, as in :meth:`call_model`."""
+        if model is None and role_id is not None:
+            agent = seated.get().get(role_id)
+            model = agent.model if agent else self.get_role(role_id).policy
         model = model or self.model_without_role
         return await self._in_slot(partial(self.client.score, messages, completions, model=model))
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from sparring.config import Config
+from sparring.config.adversarial_programs import CorpusSettings, ProverVerifierSettings, SelfJudgedSettings
 from sparring.config.league import Seats
 from sparring.config.play import Games
+from sparring.config.program_base import Sharing
 from sparring.config.programs import (
     DebateSettings,
     Program,
@@ -17,7 +19,6 @@ from sparring.config.programs import (
     PythonProgram,
     QuestionsSettings,
     RoleSettings,
-    Sharing,
     VerifiersSettings,
     WorkflowSettings,
 )
@@ -46,10 +47,13 @@ from sparring.core.sampling import drawn_text
 from sparring.core.text import counted
 from sparring.evaluation.results import MeasureResult
 from sparring.learn.own_sampling import drawing
+from sparring.programs.corpus import CorpusArena
 from sparring.programs.debate import DebateArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
+from sparring.programs.prover_verifier import ProverVerifierArena
 from sparring.programs.question_arena import QuestionArena
+from sparring.programs.self_judged import SelfJudgedArena
 from sparring.programs.workflows import WorkflowArena
 from sparring.run.rewards import build_credit
 
@@ -100,6 +104,15 @@ def _arena(config: Config, settings: Program, client: InferenceClient, seed: int
             return ProposerSolverArena(client, settings, seed=seed)
         case ProofsSettings():
             return ProofArena(client, settings, seed=seed)
+        case ProverVerifierSettings():
+            if config.uses_buffer:
+                problem = "makes advantages of rewards, but the verifier learns from right answers"
+                raise InputError("buffer", problem, "Leave out [buffer] and [rewards]")
+            return ProverVerifierArena(client, settings, seed=seed)
+        case CorpusSettings():
+            return CorpusArena(client, settings, seed=seed)
+        case SelfJudgedSettings():
+            return SelfJudgedArena(client, settings, seed=seed)
         case QuestionsSettings():
             return QuestionArena(client, settings, seed=seed)
         case WorkflowSettings():
@@ -280,10 +293,11 @@ def _check_roles(arena: Arena, config: Config) -> None:
                 episode.turn_takers(arena)
     if not policies_of(arena):
         raise InputError("roles", "no role trains a policy", "Give one a policy that is not frozen")
-    judge = getattr(config.play, "judge_model", None) or BASE
-    if judge not in (*arena.frozen, *policies_of(arena)):
-        fix = "Use base, a name in [frozen], or one of the policies"
-        raise InputError("program.judge_model", f"{judge} is not served", fix)
+    for field in ("judge_model", "reward_model"):
+        judge = getattr(config.play, field, None) or BASE
+        if judge not in (*arena.frozen, *policies_of(arena)):
+            fix = "Use base, a name in [frozen], or one of the policies"
+            raise InputError(f"program.{field}", f"{judge} is not served", fix)
     _check_population(arena, config)
     for role in arena.roles.values():
         if role.policy in arena.frozen:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import fsum, sqrt
 from typing import Any, Literal
 
-from sparring.core.errors import EpisodeError, shown
+from sparring.core.errors import EpisodeError, InputError, shown
 from sparring.core.own_code import method_of, returned
 from sparring.core.played import finite_reward
-from sparring.core.types import GenerateResult, Rollout
+from sparring.core.types import GenerateResult, Rollout, Step
 
 RolloutStepKey = tuple[str, int]
 
@@ -49,13 +49,22 @@ def assigned(credit: CreditAssigner, results: list[GenerateResult]) -> dict[Roll
     return {key: finite_reward(weight, f"{source} for a step") for key, weight in weights.items()}
 
 
+TARGET = "target"
+"""In ``step.info``: the weight of a target, an answer that was given as the right one and not drawn.
+
+Its advantage is the weight, whatever its reward, and no credit assigner sees the step. At the policy that
+gave the log-probabilities, a policy gradient is then the weight times the gradient of the answer's
+log-likelihood: supervised learning."""
+
+
 def assign(
     credit: CreditAssigner, results: list[GenerateResult], critics: frozenset[str] = frozenset()
 ) -> None:
-    """Write the advantage of every trained step: what ``credit`` computes, or its reward.
+    """Write the advantage of every trained step: what ``credit`` computes, its reward, or a target's weight.
 
     The steps of policies in ``critics`` have their reward, of which the learner makes advantages with a
-    critic. ``credit`` does not see them as trained, so that they are in no mean and no baseline.
+    critic. ``credit`` sees neither them nor targets as trained, so that they are in no mean and no baseline.
+    Raises an InputError for a target of a policy with a critic.
     """
     trained = {
         (rollout.id, index): step
@@ -63,21 +72,36 @@ def assign(
         for index, step in enumerate(rollout.steps)
         if step.policy
     }
-    judged = {key: step.reward for key, step in trained.items() if step.policy in critics}
-    if not judged:
+    apart = {key: _apart(step, critics) for key, step in trained.items()}
+    own = {key: weight for key, weight in apart.items() if weight is not None}
+    if not own:
         weights = assigned(credit, results)
-    elif len(judged) < len(trained):
-        weights = assigned(credit, [_without(critics, result) for result in results]) | judged
+    elif len(own) < len(trained):
+        weights = assigned(credit, [_without_own(critics, result) for result in results]) | own
     else:
-        weights = judged  # an assigner of one's own may not expect that there is nothing
+        weights = own  # an assigner of one's own may not expect that there is nothing
     apply_credit(results, weights)
 
 
-def _without(critics: frozenset[str], result: GenerateResult) -> GenerateResult:
-    """Return a copy in which the policies with a critic are not trained."""
+def _apart(step: Step, critics: frozenset[str]) -> float | None:
+    """Return the advantage of a step that no credit assigner sees; ``None`` for any other."""
+    is_judged = step.policy in critics
+    if TARGET not in step.info:
+        return step.reward if is_judged else None
+    if is_judged:
+        problem = f"the policy {step.policy} is given right answers, of which a critic learns nothing"
+        raise InputError("learning.critic", problem, "Give the critic to the other policies only")
+    return finite_reward(step.info[TARGET], "the weight of a target")
+
+
+def _without_own(critics: frozenset[str], result: GenerateResult) -> GenerateResult:
+    """Return a copy in which the steps that credit does not see are not trained."""
     rollout = result.rollout
-    steps = [replace(step, policy="") if step.policy in critics else step for step in rollout.steps]
-    children = [_without(critics, child) for child in result.children]
+    steps = [
+        replace(step, policy="") if step.policy and _apart(step, critics) is not None else step
+        for step in rollout.steps
+    ]
+    children = [_without_own(critics, child) for child in result.children]
     return GenerateResult(replace(rollout, steps=steps), children, result.is_trainable)
 
 

@@ -13,11 +13,14 @@ _OF_GAMES = {
     SCORED: ("rewards.final", "rewards.step"),
 }
 _OF_PROGRAMS = {
+    "corpus": ("documents", "proposals_per_document", "evaluation_proposals", "solver_rollouts"),
     "debate": ("topics", "debates_per_topic", "evaluation_debates", "judge_model"),
     "proofs": ("claims", "proofs_per_claim", "evaluation_claims", "verifier_reward"),
     "proposer_solver": ("questions", "proposals_per_prompt", "evaluation_proposals", "target_pass_rate"),
+    "prover_verifier": ("questions", "solutions_per_question", "evaluation_questions", "reward"),
     "python": ("options", "options", "options", "path"),
     "questions": ("questions", "answers_per_question", "evaluation_questions", "score"),
+    "self_judged": ("task", "batch_size", "evaluation_proposals", "quality_weight"),
     "verifiers": ("taskset", "episodes_per_task", "evaluation_tasks", "options"),
 }
 """The fields of each kind of program, in the order of ``_OF_GAMES``."""

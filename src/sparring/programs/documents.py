@@ -1,0 +1,76 @@
+"""Documents: what a corpus consists of, from a file or from this package."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from sparring.config.adversarial_programs import BUNDLED_CORPUS
+from sparring.config.questions import FILE_END
+from sparring.core import InputError
+from sparring.core.files import located, open_regular
+from sparring.core.rows import rows_of_file
+from sparring.programs.questions import Question
+
+_FORM = 'Write {"text": "A week has 7 days."}'
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text, and a question on it with a known answer, if there is one."""
+
+    text: str
+    question: Question | None = None
+
+
+def load_documents(path: str, field: str) -> list[Document]:
+    """Return the documents of the package, a JSON Lines file, or a text file, each text once.
+
+    In a text file, empty lines stand between documents. Raises an InputError for ``field`` if the file cannot
+    be read, or has fewer than two documents.
+    """
+    if path == BUNDLED_CORPUS:
+        path = str(files("sparring.programs").joinpath("everyday.jsonl"))
+    found = _of_rows(path, field) if path.endswith(FILE_END) else _of_text(path, field)
+    distinct = list({one.text: one for one in found}.values())
+    if len(distinct) < 2:
+        raise InputError(field, f"{path} has no two documents, so none can be held out", "Give more")
+    return distinct
+
+
+def _of_rows(path: str, field: str) -> list[Document]:
+    documents = []
+    for place, row in rows_of_file(path, field):
+        where = f"{place} of {path}"
+        if not isinstance(row, dict):
+            raise InputError(field, f"{where} is not an object", _FORM)
+        text = _text(row, "text", where, field)
+        question: Question | None = None
+        if "question" in row or "answer" in row:
+            asked, answer = (_text(row, name, where, field) for name in ("question", "answer"))
+            question = {"question": asked, "ground_truth": answer}
+        documents.append(Document(text, question))
+    return documents
+
+
+def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(field, f"{where} has no {name} that is text", _FORM)
+    return value.strip()
+
+
+def _of_text(path: str, field: str) -> list[Document]:
+    try:
+        with open_regular(located(path)) as file:
+            text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(field, f"{path} is not a text file in UTF-8", "Give plain text") from error
+    except OSError as error:
+        raise InputError(field, f"{path} cannot be read ({error.strerror})", "Name a file") from error
+    paragraphs: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip():
+            paragraphs[-1].append(line.rstrip())
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    return [Document("\n".join(lines).strip()) for lines in paragraphs if lines]
