@@ -143,6 +143,13 @@ def reward_scale(env_id: str) -> float:
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
 
 
+def check_can_be_copied(env_id: str, field: str) -> None:
+    """Raise an InputError, which names ``field``, unless :meth:`Game.copy` copies a game in progress."""
+    if library_of(env_id) not in ("openspiel", "textarena"):
+        problem = f"{env_id} cannot be copied, and each of several answers is followed in a copy of the game"
+        raise InputError(field, problem, "Set 1, or choose a game of OpenSpiel or TextArena")
+
+
 @lru_cache(maxsize=1024)
 def tells_moves(env_id: str) -> bool:
     """Return whether a game of your own or an environment lists its legal moves."""

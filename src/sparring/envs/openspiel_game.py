@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
@@ -133,6 +134,11 @@ class OpenSpielGame(Game):
         self.state.apply_action(self.state.legal_actions()[names.index(action)])
         self._advance_chance()
         return True
+
+    def copy(self) -> "OpenSpielGame":
+        made = copy(self)
+        made.state = self.state.clone()
+        return made
 
     def _finished(self) -> bool:
         return bool(self.state.is_terminal())
