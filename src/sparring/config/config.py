@@ -194,6 +194,9 @@ class Config(Settings):
         if not self.envs:
             fix = 'Add [[envs]] with id = "kuhn_poker"'
             raise InputError("envs", "is missing, so there is no game to play", fix)
+        if self.collection.curriculum and len(self.envs) < 2:
+            problem = "weighs the environments, but there is one"
+            raise InputError("collection.curriculum", problem, "Add another to [[envs]], or leave this out")
         if not self.policies:
             problem = "every seat is in [frozen], so nothing is trained"
             raise InputError("envs.policies", problem, "Name a policy that is not")

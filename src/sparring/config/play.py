@@ -254,5 +254,11 @@ class CollectionSettings(Settings):
     """Number of calls to models behind an API in `[frozen]` after which a run ends, or a PSRO with all its
     members, or a tournament or an evaluation of the run's program; by default no limit. But for evaluations,
     answers are kept in `answers.jsonl`, and a call that is repeated is not made again."""
+    curriculum: Annotated[bool, FOR_GAMES] = False
+    """Let the weights of the environments follow the results: each is multiplied by the variance of what a
+    trained seat has earned there in its last hundred games or so, in units of half the range of rewards.
+    Environments in which the policy wins half of its games come most, those that it always wins, loses or
+    draws next to never. One of fewer than 10 games has the largest variance of the others. Ranges are those
+    that OpenSpiel states, elsewhere -1 to 1."""
     filter_opponent_invalid: Annotated[bool, FOR_GAMES, WITH_OPPONENTS] = False
     """Discard games that an opponent's invalid move decided."""
