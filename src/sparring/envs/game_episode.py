@@ -63,8 +63,9 @@ class GameEpisode(Episode):
     ``info["turn"]``; the one that is played is the last of them. The first answer is the one that would have
     been drawn alone.
 
-    In an environment, players may move at once, and they are asked at once. ``info["step_reward"]`` is what a
-    step's player earned from then until its next; its reward is the sum.
+    In an environment, players may move at once, and they are asked at once. There, and in games that pay on
+    the way, ``info["step_reward"]`` is what a step's player earned from then until its next; its reward is
+    the sum.
 
     ``info["others"]`` is whether anyone but the step's policy has a seat: another policy, or who is not
     trained.
