@@ -19,6 +19,7 @@ from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef, Weights
 
 TTT = EnvSpec("ttt", "tic_tac_toe", 2)
+WEIGHED = replace(PLAY, environments=(KUHN, TTT), weights=(1.0, 2.0), curriculum=True)
 
 
 def pool(directory=None, mode: str = "mirror") -> PoolService:
@@ -119,12 +120,13 @@ CALLS = st.lists(CALL, max_size=40)
     calls=CALLS,
     kills=st.sets(st.integers(0, 40), max_size=6),
     mode=st.sampled_from(["mirror", "random", "meta-nash"]),
+    play=st.sampled_from([PLAY, WEIGHED]),
 )
-def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
+def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode, play):
     def run(kills: set[int]) -> dict:
         directory = tmp_path_factory.mktemp("pool")
         service = pool(directory, mode)
-        service.register("c", PLAY)
+        service.register("c", play)
         jobs, number, version = [], 0, 0
         for place, (call, value) in enumerate(calls):
             if call == "ask":
@@ -138,7 +140,7 @@ def test_a_killed_pool_is_restored(tmp_path_factory, calls, kills, mode):
             elif call == "checkpoint":
                 service.add_checkpoint(f"v{place}", place + 1)
             elif call == "register":
-                service.register("c", PLAY)
+                service.register("c", play)
                 number, jobs = 0, []
             elif call == "go back":
                 service.forget_after(value)
@@ -396,6 +398,35 @@ def test_in_lockstep_draws_do_not_depend_on_which_game_ended_first():
         return [*seen, service.pool.state_dict()["models"]]
 
     assert drawn(1) == drawn(-1)
+
+
+def test_in_lockstep_the_weights_of_environments_do_not_depend_on_which_game_ended_first(tmp_path):
+    def open_result(job):
+        """Kuhn poker is won from either seat in turn, tic-tac-toe always drawn."""
+        won = (-1.0) ** job.meta.index if job.spec.env_id == "kuhn_poker" else 0.0
+        return GameResult(job.name, "finished", 0, [won, -won], [])
+
+    def drawn(order: int, *, curriculum: bool = True, killed: bool = False) -> list[int]:
+        """How many games of Kuhn poker each update has."""
+        directory = tmp_path / f"{order}-{curriculum}-{killed}"
+        service, counts = pool(directory), []
+        play = replace(WEIGHED, max_staleness=0, games_per_step=60, curriculum=curriculum)
+        service.register("c", play)
+        for update in range(1, 6):
+            jobs = ask(service, update, 60).jobs
+            for job in jobs[::order]:
+                service.finish([open_result(job)])
+            if killed:
+                service = PoolService("mirror", 2, directory=str(directory))
+            service.publish(weights(update), 60 * update)
+            counts.append(sum(job.spec.env_id == "kuhn_poker" for job in jobs))
+        return counts
+
+    followed = drawn(1)
+    assert followed == drawn(-1) == drawn(1, killed=True)
+    assert max(followed[1:]) > 50
+    assert followed[0] == drawn(1, curriculum=False)[0] < 30
+    assert max(drawn(1, curriculum=False)) < 35
 
 
 def test_the_games_of_a_match_and_those_that_a_longer_one_adds_are_rated_once(tmp_path, monkeypatch):

@@ -10,12 +10,15 @@ from sparring.collection import (
     ComposeStepRewardTransforms,
     NormalizeRewards,
     NormalizeRewardsByEnv,
+    NormalizeRewardsByRole,
+    NormalizeRewardsByTurn,
     PenaltyForInvalidMove,
     RewardForFormat,
     RewardForReasoning,
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
     SamePromptBaseline,
+    StepBuffer,
     WinDrawLossFormatter,
 )
 from sparring.core import InputError, ModelResponse, Step, Trajectory
@@ -164,9 +167,75 @@ def test_normalize_by_env_keeps_environments_apart_and_the_order_of_steps():
     assert advantages_of(scaled) == pytest.approx([-1.0, 0.0, 1.0, 0.0], rel=1e-7)
 
 
+def turn_of(rewards, rollout_id, turn, pid):
+    """The answers of one turn, with these rewards."""
+    info = {"rollout_id": rollout_id, "turn": turn}
+    steps = [make_step(reward, pid=pid, info=info) for reward in rewards]
+    for step in steps:
+        step.role_id = f"player_{pid}"
+    return steps
+
+
+def test_the_advantages_of_at_grpo_by_hand():
+    """(r - mean) / deviation among the answers of one turn; AT-GRPO, arXiv 2510.11062."""
+    steps = [
+        *turn_of([2.0, 0.0, 0.0, 2.0], "one", 0, 0),
+        *turn_of([1.0, 0.0, 0.0, 0.0], "one", 1, 1),
+        *turn_of([5.0, 5.0, 5.0, 5.0], "one", 2, 0),
+        *turn_of([-3.0, 1.0], "two", 0, 0),
+        *turn_of([7.0], "two", 1, 1),
+    ]
+    third = math.sqrt(3)
+    wanted = [1, -1, -1, 1, third, -1 / third, -1 / third, -1 / third, 0, 0, 0, 0, -1, 1, 0]
+    assert advantages_of(NormalizeRewardsByTurn(z_score=True)(steps)) == pytest.approx(wanted, abs=1e-7)
+    assert [step.advantage for step in steps[8:12]] == [0.0] * 4
+    steps = turn_of([1.0, 0.0, 0.0, 0.0], "one", 1, 1)
+    assert advantages_of(NormalizeRewardsByTurn()(steps)) == [0.75, -0.25, -0.25, -0.25]
+
+
+def test_answers_of_two_policies_at_one_turn_are_not_compared():
+    steps = turn_of([1.0, 3.0, 10.0, 20.0], "one", 0, 0)
+    for step in steps[2:]:
+        step.policy = "other"
+    assert advantages_of(NormalizeRewardsByTurn()(steps)) == [-1.0, 1.0, -5.0, 5.0]
+
+
+def paid_trajectory(pid, paid):
+    """A player's game that pays these rewards after its turns."""
+    trajectory = Trajectory(pid, "Kuhn", sum(paid), [], role_id=f"player_{pid}", rollout_id=f"{pid}-{paid}")
+    trajectory.steps = turn_of([0.0] * len(paid), "", 0, pid)
+    for step, reward in zip(trajectory.steps, paid, strict=True):
+        step.info = {"step_reward": reward}
+    return trajectory
+
+
+def test_the_advantages_of_marshal_by_hand():
+    """R = the sum of rewards from a turn on, less the mean over all turns of the role; arXiv 2510.15414."""
+    buffer = StepBuffer(100, None, None, None, NormalizeRewardsByRole(), discount=1.0)
+    for pid, paid in ((0, [1.0, 0.0, 2.0]), (0, [-1.0]), (1, [0.0, 4.0])):
+        buffer.add_player_trajectory(paid_trajectory(pid, paid), "Kuhn")
+    steps = {(step.info["rollout_id"], step.info["step_index"]): step for step in buffer.draw(None)}
+    # Sums from each turn on: 3, 2, 2 and -1 of one seat, with mean 1.5; 4 and 4 of the other.
+    assert {place: step.advantage for place, step in steps.items()} == {
+        ("0-[1.0, 0.0, 2.0]", 0): 1.5,
+        ("0-[1.0, 0.0, 2.0]", 1): 0.5,
+        ("0-[1.0, 0.0, 2.0]", 2): 0.5,
+        ("0-[-1.0]", 0): -2.5,
+        ("1-[0.0, 4.0]", 0): 0.0,
+        ("1-[0.0, 4.0]", 1): 0.0,
+    }
+
+
+def test_roles_of_other_environments_and_policies_are_not_compared():
+    steps = [make_step(reward, env_id) for reward, env_id in ((1.0, "A"), (3.0, "A"), (9.0, "B"), (7.0, "A"))]
+    steps[3].policy = "other"
+    assert advantages_of(NormalizeRewardsByRole()(steps)) == [-1.0, 1.0, 0.0, 0.0]
+
+
 @given(st.floats(-1e6, 1e6), st.integers(1, 7), st.booleans())
 def test_constant_rewards_become_exactly_zero(reward, count, z_score):
-    for transform in (NormalizeRewards(z_score), NormalizeRewardsByEnv(z_score)):
+    kinds = (NormalizeRewards, NormalizeRewardsByEnv, NormalizeRewardsByRole, NormalizeRewardsByTurn)
+    for transform in [kind(z_score) for kind in kinds]:
         assert advantages_of(transform([make_step(reward) for _ in range(count)])) == [0.0] * count
 
 

@@ -153,3 +153,36 @@ def test_words_follow_the_parameters_of_a_game():
         assert f"last stone {last}" in OpenSpielGame(f"nim(is_misere={is_misere})", 0).rules(0)
     same_suits = game_at("leduc_poker(suit_isomorphism=true)", (2, 1))
     assert same_suits.observation(0).endswith("Your card: K.")
+
+
+PAY_ON_THE_WAY = ["hanabi(players=2,colors=2,ranks=2,hand_size=3)", "deep_sea", "cliff_walking", "2048"]
+PAY_AT_THE_END = ["kuhn_poker", "tic_tac_toe"]
+
+
+def played(env_id, seed, ends=lambda game: None):
+    """What the players of a game earned after each random move, and its rewards."""
+    game, rng = OpenSpielGame(env_id, seed), random.Random(seed)
+    earned = [game.earned()]
+    while not game.done:
+        game.apply(rng.choice(game.legal_actions()))
+        if len(earned) > 3:
+            ends(game)
+        earned.append(game.earned())
+    return earned, game.rewards()
+
+
+@pytest.mark.parametrize("env_id", PAY_ON_THE_WAY)
+def test_what_a_game_pays_on_the_way_adds_up_to_its_rewards(env_id):
+    paid_before = 0
+    for seed in range(12):
+        for ends in (lambda game: None, lambda game: game.done or game.forfeit(0, "nonsense")):
+            earned, rewards = played(env_id, seed, ends)
+            paid_before += any(any(one.values()) for one in earned[:-1])
+            assert {pid: sum(one[pid] for one in earned) for pid in rewards} == pytest.approx(rewards)
+    assert paid_before > 0
+
+
+@pytest.mark.parametrize("env_id", PAY_AT_THE_END)
+def test_a_game_that_pays_at_its_end_pays_nothing_on_the_way(env_id):
+    earned, _ = played(env_id, 0)
+    assert not any(earned)

@@ -78,8 +78,18 @@ SEVERAL_STEPS = {
 CRITIC = {"learning__algorithm": '{type = "a2c", regulariser = "uniform"}', "learning__critic": "{}"}
 
 
+SEVERAL_ANSWERS = {
+    "envs": f'[{{id = "kuhn_poker", answers_per_turn = 2}}, {{id = "tic_tac_toe", answers_per_turn = 2, '
+    f'template = "{Path(__file__).with_name("lenient_templates.py")}:cells"}}]',
+    "rewards__sampling": '[{type = "normalize_rewards_by_turn", z_score = true}]',
+    "collection__curriculum": "true",
+    "learning__algorithm": '{type = "reinforce"}',
+}
+
+
 RESUMED = [
     ("meta-nash", {"population__payoff_games": "2", "population__max_active_lora": "3"} | CRITIC),
+    ("mirror", SEVERAL_ANSWERS),
     pytest.param("lagged", MAGNET, marks=pytest.mark.slow),
     pytest.param("historical", {"population__mirror_share": "0.5"} | SEVERAL_STEPS, marks=pytest.mark.slow),
     pytest.param("mirror", {}, marks=pytest.mark.slow),

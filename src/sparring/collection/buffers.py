@@ -47,7 +47,8 @@ class BaseBuffer(ABC):
 
     A forgiven invalid move (``info["invalid_rewards"]``) starts from the reward of a game that it had ended,
     if that is lower, because a later win does not make it a good move; ``final`` is the game's reward even
-    then.
+    then. One of several answers at a turn (``info["branch_rewards"]``) starts from the reward of the copy of
+    the game in which it was followed, which is also its ``final``.
 
     Args:
         max_buffer_size: maximum number of stored steps.
@@ -259,12 +260,13 @@ class BaseBuffer(ABC):
         self._size += len(steps)
 
     def _transformed_steps(self, trajectory: Trajectory, env_id: str) -> list[Step]:
-        final, turns = trajectory.final_reward, trajectory.num_turns or len(trajectory.steps)
-        of_forgiven = self._rewards_of_forgiven_moves(trajectory, env_id)
-        of_others = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
+        turns = trajectory.num_turns or len(trajectory.steps)
+        of_single_steps = self._rewards_of_single_steps(trajectory, env_id)
+        of_game = self._final_transformed(trajectory.rewards_of_all, trajectory.pid, env_id)
         steps = []
         for index, step in enumerate(trajectory.steps):
-            reward = transformed = self._first_reward(trajectory, index, of_others, of_forgiven.get(index))
+            final = _rewards_from(trajectory, step)[trajectory.pid]
+            reward = transformed = self._first_reward(trajectory, index, of_game, of_single_steps.get(index))
             if self.step_reward_transformation is not None and is_bounded(transformed):
                 with own_code():
                     reward = self.step_reward_transformation(trajectory, index, transformed)
@@ -286,27 +288,31 @@ class BaseBuffer(ABC):
             steps.append(step.scored(reward, info, env_id))
         return steps
 
-    def _first_reward(
-        self, trajectory: Trajectory, index: int, of_game: float, if_ended: float | None
-    ) -> float:
-        """Return a step's reward before the step transforms: by that of the game, or of one that a forgiven
-        invalid move had ended."""
-        last = of_game if if_ended is None else if_ended
-        if self.discount is None or not (is_bounded(of_game) and is_bounded(last)):
+    def _first_reward(self, trajectory: Trajectory, index: int, of_game: float, own: float | None) -> float:
+        """Return a step's reward before the step transforms: by that of the game, or the step's ``own``, of a
+        game that a forgiven invalid move had ended or of a copy in which an answer was followed."""
+        last = of_game if own is None else own
+        is_branch = "branch_rewards" in trajectory.steps[index].info
+        if self.discount is None or is_branch or not (is_bounded(of_game) and is_bounded(last)):
             return last
         reward = return_from(trajectory, index, of_game, self.discount)
-        return reward if if_ended is None else min(reward, return_from(trajectory, index, if_ended, 1.0))
+        return reward if own is None else min(reward, return_from(trajectory, index, own, 1.0))
 
-    def _rewards_of_forgiven_moves(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
-        transform = self.final_reward_transformation
+    def _rewards_of_single_steps(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
+        """Return the transformed rewards of the steps that do not start from that of the game, by index."""
+        transform, pid = self.final_reward_transformation, trajectory.pid
         state = transform.state_dict() if transform is not None else {}
         rewards = {}
         for index, step in enumerate(trajectory.steps):
-            of_all = dict(enumerate(step.info.get("invalid_rewards", ())))
-            if of_all and (self.discount is not None or of_all[trajectory.pid] < trajectory.final_reward):
-                rewards[index] = self._final_transformed(of_all, trajectory.pid, env_id)
-                if transform is not None:
-                    transform.load_state_dict(state)
+            of_all = _rewards_from(trajectory, step)
+            if_ended = dict(enumerate(step.info.get("invalid_rewards", ())))
+            if if_ended and (self.discount is not None or if_ended[pid] < of_all[pid]):
+                of_all = if_ended
+            elif "branch_rewards" not in step.info:
+                continue
+            rewards[index] = self._final_transformed(of_all, pid, env_id)
+            if transform is not None:
+                transform.load_state_dict(state)
         return rewards
 
     def _final_transformed(self, rewards: dict[int, float], pid: int, env_id: str) -> float:
@@ -397,6 +403,12 @@ class BaseBuffer(ABC):
         entry = entries.pop()
         self._size -= len(entry)
         return entry
+
+
+def _rewards_from(trajectory: Trajectory, step: Step) -> dict[int, float]:
+    """Return the rewards of all players, by player id, of the game or of the copy that followed a step."""
+    followed = step.info.get("branch_rewards")
+    return trajectory.rewards_of_all if followed is None else dict(enumerate(followed))
 
 
 class StepBuffer(BaseBuffer):

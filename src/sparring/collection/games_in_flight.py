@@ -26,6 +26,8 @@ class PlaySettings:
         max_staleness: how many updates' games may be started beyond the update that is being learned.
         eval_games_per_step: evaluation games of an update; ``None`` for no such limit.
         max_eval_games_per_ckpt: maximum evaluation games of a checkpoint in each entry of ``evaluation``.
+        curriculum: whether ``weights`` follow the results, as in
+            :class:`~sparring.population.curriculum.Curriculum`.
     """
 
     environments: tuple[EnvSpec, ...]
@@ -39,6 +41,7 @@ class PlaySettings:
     eval_games_per_step: int | None = None
     max_eval_games_per_ckpt: int | None = None
     opponents: CallSettings = UNSET
+    curriculum: bool = False
 
     def training_allowed(self, consumed: int) -> int | None:
         """Return how many training games may have started once ``consumed`` of them are learned or dropped.

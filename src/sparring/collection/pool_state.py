@@ -359,6 +359,8 @@ class PoolState:
             self._rate(job, result)
 
     def _rate(self, job: GameJob, result: GameResult) -> None:
+        if self.queue is not None:
+            self.queue.count_result(job, result.rewards)
         self.pool.played.append(job.uids, result.rewards, result.invalid_seat)
         if job.is_payoff:
             self.pool.payoffs.add(job.meta.index, job.uids, result.rewards, result.invalid_seat)

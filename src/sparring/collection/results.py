@@ -16,7 +16,7 @@ class EnvSpec:
     """An environment of the scheduler. ``key`` names the episode that is registered with the arena.
 
     ``trained_seats`` of 0 leaves their number to the pool's mode. ``policies`` are those of the seats; empty
-    if ``default`` has every seat.
+    if ``default`` has every seat. ``rewards`` are the smallest and the largest one.
     """
 
     key: str
@@ -24,6 +24,7 @@ class EnvSpec:
     num_players: int
     trained_seats: int = 0
     policies: tuple[str, ...] = ()
+    rewards: tuple[float, float] = (-1.0, 1.0)
 
     def policy(self, pid: int) -> str:
         """Return the policy that a seat plays and trains."""

@@ -1,6 +1,7 @@
 """GameScheduler: chooses the next games, their players and their seeds."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
@@ -9,6 +10,7 @@ from sparring.core import AgentSpec, CallSettings, PlaySpec, TaskMeta, derive_se
 from sparring.core.adapters import BASE
 from sparring.core.play import GameKind
 from sparring.core.types import UNSET
+from sparring.population.curriculum import Curriculum
 from sparring.population.environment_samplers import WeightedEnvSampler
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
@@ -38,8 +40,10 @@ class GameScheduler:
     In a mirror game the policies play every seat and every seat is trained. Otherwise one seat (or the
     environment's ``trained_seats``), drawn uniformly, is played by its policy and trained, and opponents from
     the pool play the others: the same one for all seats of a policy. A frozen seat keeps its member. A league
-    takes the place of the pool's mode. Evaluation games are played by the pool's latest checkpoint if their
-    number by checkpoint is limited, otherwise by the current policy, which may change during a game.
+    takes the place of the pool's mode. With a curriculum, the environments of training games are drawn by
+    weights that follow the results that are rated when the game is made. Evaluation games are played by the
+    pool's latest checkpoint if their number by checkpoint is limited, otherwise by the current policy, which
+    may change during a game.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class GameScheduler:
         self.ledger = ledger
         self.league = league
         self.environments = WeightedEnvSampler(list(settings.environments), list(settings.weights))
+        self.curriculum = Curriculum({env.key: env.rewards for env in settings.environments})
         self.next_train = 0
         self.next_eval = 0
 
@@ -103,6 +108,11 @@ class GameScheduler:
             left = min(left, most - ledger.evaluated.get(self.pool.current_uid() or "", 0))
         return max(0, left)
 
+    def count_result(self, job: GameJob, rewards: Sequence[float]) -> None:
+        """Let the weights of environments follow the result of a training game, if they do."""
+        if self.settings.curriculum and job.is_training:
+            self.curriculum.add(job.episode_key, {pid: rewards[pid] for pid in job.spec.trained_pids})
+
     def next_train_job(self) -> GameJob:
         """Return the next training game."""
         index, self.next_train = self.next_train, self.next_train + 1
@@ -117,7 +127,7 @@ class GameScheduler:
     def train_job(self, index: int) -> GameJob:
         """Return the training game with this number, against an opponent of the pool's present state."""
         rng = random.Random(derive_seed(self.settings.seed, "train job", index))
-        env = self.environments.sample(rng)
+        env = self._environments().sample(rng)
         if self.league is not None:
             return self._league_job(self.league, index, env, rng)
         pids, policies = env.trained_pids, [env.policy(pid) for pid in range(env.num_players)]
@@ -133,6 +143,14 @@ class GameScheduler:
             opponents = {policy: self.pool.sample(me, rng, policy) for policy in others}
         uids = tuple(one if pid in seats else opponents.get(one, one) for pid, one in enumerate(policies))
         return self._job("train", index, env, me, uids, seats)
+
+    def _environments(self) -> WeightedEnvSampler[EnvSpec]:
+        """Return the environments of training games by their present weights."""
+        settings = self.settings
+        if not settings.curriculum:
+            return self.environments
+        keys = [env.key for env in settings.environments]
+        return WeightedEnvSampler(settings.environments, self.curriculum.weights(keys, settings.weights))
 
     def _league_job(self, league: League, index: int, env: EnvSpec, rng: random.Random) -> GameJob:
         pairing = league.draw(rng, index, range(env.num_players))
@@ -199,10 +217,12 @@ class GameScheduler:
         calls = CallSettings(settings.temperature, settings.max_tokens)
         return agent_of(self.pool, uid, settings.opponents, calls)
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the number of jobs made of each type."""
-        return {"next_train": self.next_train, "next_eval": self.next_eval}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of jobs made of each type, and what the weights of environments follow."""
+        numbers = {"next_train": self.next_train, "next_eval": self.next_eval}
+        return numbers | {"curriculum": self.curriculum.state_dict()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state."""
         self.next_train, self.next_eval = state["next_train"], state["next_eval"]
+        self.curriculum.load_state_dict(state.get("curriculum", {}))

@@ -353,6 +353,32 @@ class NormalizeRewardsByEnv(NormalizeRewards):
         return step.env_id
 
 
+class NormalizeRewardsByRole(NormalizeRewards):
+    """``NormalizeRewards`` within the steps of each role: one seat of an environment, trained as one policy.
+
+    After ``rewards.discount = 1``, which credits a turn with what its player receives from then on, it is the
+    advantage of MARSHAL (Yuan et al. 2025, arXiv 2510.15414): A = R - mean(R), where R is the sum of a
+    player's rewards from a turn on, and the mean is over all turns of all games in its role. Rewards are
+    summed first and normalised once. MARSHAL's code subtracts means at several stages, the last one over
+    distinct values; here there is the one of the paper.
+    """
+
+    def _group(self, step: Step) -> Hashable:
+        return step.env_id, step.role_id, step.policy
+
+
+class NormalizeRewardsByTurn(NormalizeRewards):
+    """``NormalizeRewards`` within the answers of one turn of a game (``envs.answers_per_turn``).
+
+    With ``z_score``, it is the advantage of AT-GRPO (Zhao et al. 2025, arXiv 2510.11062): answers are
+    compared if they have the game, the role and the turn in common, and therefore the prompt. A single answer
+    gets 0.
+    """
+
+    def _group(self, step: Step) -> Hashable:
+        return step.info.get("rollout_id"), step.role_id, step.policy, step.info.get("turn")
+
+
 class SamePromptBaseline(SamplingRewardTransform):
     """Subtracts a baseline of other episodes at the same prompt and in the same seat.
 

@@ -32,7 +32,7 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.core.env_id import absolute_id
-from sparring.core.play import GameTurn
+from sparring.core.play import GameTurn, played_steps
 from sparring.core.reasoning import KNOWN_TAGS
 from sparring.core.text import counted
 from sparring.envs.game_episode import GameEpisode, build_episode
@@ -225,7 +225,7 @@ def _add_game(
 def _explored(rollout: Rollout) -> set[int]:
     """Return the turns at which a policy's answer was a random one. Each of its turns has a step."""
     of_policies = [place for place, one in enumerate(rollout.extras["turns"]) if one["kind"] == "policy"]
-    steps = zip(of_policies, rollout.steps, strict=True)
+    steps = zip(of_policies, played_steps(rollout), strict=True)
     return {place for place, step in steps if step.info.get("explored") is True}
 
 
@@ -241,8 +241,7 @@ async def _replayed(env: GameSettings, spec: PlaySpec, rollout: Rollout) -> list
 
     The random moves of its beginning are made like others: they are in the log.
     """
-    plain = {"random_opening": 0, "explore": 0.0} if isinstance(env, EnvSettings) else {}
-    episode = build_episode(env.model_copy(update=plain))
+    episode = build_episode(env.plain)
     turns: list[GameTurn] = rollout.extras["turns"]
     replies = [
         episode.template.answer(one["action"]) if one["kind"] == "script" else one["text"] for one in turns
@@ -252,7 +251,7 @@ async def _replayed(env: GameSettings, spec: PlaySpec, rollout: Rollout) -> list
     played = (await episode.generate(Arena(_Replies(replies), retries=0), again)).rollout
     same = [_move(one) for one in played.extras["turns"]] == [_move(one) for one in turns]
     same = same and played.extras["final_rewards"] == rollout.extras["final_rewards"]
-    known = iter(rollout.steps)
+    known = iter(played_steps(rollout))
     for step, turn in zip(played.steps, turns, strict=True) if same else ():
         if turn["kind"] == "policy":
             same = same and step.prompt == next(known, step).prompt

@@ -70,7 +70,7 @@ def side_by_side(
         venue = venue_of_members(members, seed)
     else:
         env = environment_of(members, env_id, None, seats)
-        venue = GameVenue(env.model_copy(update={"explore": 0.0, "random_opening": 0}))
+        venue = GameVenue(env.plain)
     base = base_of(members)
     specs = []
     for deal in range(deals):

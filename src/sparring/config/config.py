@@ -144,7 +144,7 @@ class Config(Settings):
             *(partial(reason_in_vain, self, *where) for where in facts_of(self, Only)),
             *(self._check_games, self._check_league, self._check_payoffs, self._check_rewards),
             *(self._check_policies, self._check_evaluated, self._check_engine, self._check_thoughts),
-            *(self._check_names, self._check_tasks, self._check_buffer),
+            *(self._check_names, self._check_tasks, self._check_buffer, self._check_answers_per_turn),
         )
 
     def _check_policies(self) -> None:
@@ -158,6 +158,34 @@ class Config(Settings):
         if (self.buffer.batch_size or 0) > self.buffer.max_size:
             raise InputError("buffer.batch_size", "is greater than buffer.max_size", "Make the buffer larger")
 
+    def _check_answers_per_turn(self) -> None:
+        """Check that only the answers of one turn are compared with each other, each by what it is worth."""
+        numbers = {
+            f"envs.{place}.answers_per_turn": env.answers_per_turn for place, env in enumerate(self.envs)
+        }
+        several = next((field for field, number in numbers.items() if number > 1), None)
+        if any(one.type == "normalize_rewards_by_turn" for one in self.rewards.sampling):
+            single = next((field for field, number in numbers.items() if number == 1), None)
+            if not isinstance(self.play, Games):
+                problem = "normalize_rewards_by_turn is for games, but [program] replaces them"
+                raise InputError("rewards.sampling", problem, "Leave it out")
+            if single is not None:
+                problem = f"normalize_rewards_by_turn compares the answers of one turn, but {single} is 1"
+                raise InputError("rewards.sampling", problem, "Raise that, to 4 say, or leave this out")
+        if several is None:
+            return
+        worth = f"but {several} values each answer by a copy of the game that is played to its end"
+        if self.rewards.discount is not None:
+            problem = f"credits a turn with what follows in the game itself, {worth}"
+            raise InputError("rewards.discount", problem, "Leave one of the two out")
+        if self.learning.critic is not None or self.learning.own_critics:
+            problem = f"values a turn by those that follow in the game itself, {worth}"
+            raise InputError("learning.critic", problem, "Leave one of the two out")
+        for field, algorithm in self.learning.algorithms_of(self.policies).items():
+            if isinstance(algorithm, OverAnswersSettings):
+                problem = f"{algorithm.type} learns from legal answers, but {several} compares drawn ones"
+                raise InputError(field, problem, "Choose another, such as reinforce, or leave that out")
+
     def _check_games(self) -> None:
         if not isinstance(self.play, Games):
             if any(isinstance(one, GameRange) for one in self.rewards.final):
@@ -166,6 +194,9 @@ class Config(Settings):
         if not self.envs:
             fix = 'Add [[envs]] with id = "kuhn_poker"'
             raise InputError("envs", "is missing, so there is no game to play", fix)
+        if self.collection.curriculum and len(self.envs) < 2:
+            problem = "weighs the environments, but there is one"
+            raise InputError("collection.curriculum", problem, "Add another to [[envs]], or leave this out")
         if not self.policies:
             problem = "every seat is in [frozen], so nothing is trained"
             raise InputError("envs.policies", problem, "Name a policy that is not")

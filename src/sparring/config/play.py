@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -13,6 +13,7 @@ from sparring.config.base import (
     Name,
     Names,
     PolicyName,
+    Rule,
     Settings,
     Texts,
     ThoughtTags,
@@ -100,6 +101,11 @@ class GameSettings(Settings):
         )
 
     @property
+    def plain(self) -> Self:
+        """The game without what only training has, such as random moves."""
+        return self
+
+    @property
     def env_id(self) -> str:
         """The id with the options."""
         return with_options(self.id, self.options)
@@ -132,6 +138,32 @@ class EnvSettings(GameSettings):
     """Probability with which a trained policy answers in training games with a random legal move, each
     equally likely, in place of one that it draws; it learns from these too. For `magnet` and `all_actions`
     with the embedded engine; with hidden cards only beside `values = "tree"`. Evaluations have none."""
+    answers_per_turn: int = Field(default=1, ge=1, le=1000)
+    """Number of answers that a trained policy draws at each of its turns in training games; it learns from
+    all. Each is worth what its player earns in a copy of the game, which begins with it and which the same
+    players play to its end with one answer a turn. So with N answers, a game of T turns takes about N T² / 2.
+    `normalize_rewards_by_turn` compares the answers of one turn. For games of OpenSpiel and TextArena, and
+    algorithms that learn from drawn tokens. Evaluations draw one answer."""
+    goes_on: Literal["best", "first"] = "first"
+    """Which of several answers the game goes on with: the one that was worth most (of equal ones the first),
+    as in AT-GRPO, arXiv 2510.11062, or always the first. The best is chosen with knowledge of hidden cards
+    and of chance to come, so a game with either reaches positions more often than in play; use `first`
+    there."""
+
+    def rules(self) -> Iterable[Rule]:
+        """An answer is chosen only among several."""
+        return (self._chooses_among_several,)
+
+    def _chooses_among_several(self) -> None:
+        if self.goes_on == "best" and self.answers_per_turn == 1:
+            raise at_field("is best, but answers_per_turn is 1", "Raise that, or leave this out", "goes_on")
+
+    @property
+    def plain(self) -> Self:
+        """The game without what only training has."""
+        return self.model_copy(
+            update={"random_opening": 0, "explore": 0.0, "answers_per_turn": 1, "goes_on": "first"}
+        )
 
 
 class EvaluatedGameSettings(GameSettings):
@@ -222,5 +254,11 @@ class CollectionSettings(Settings):
     """Number of calls to models behind an API in `[frozen]` after which a run ends, or a PSRO with all its
     members, or a tournament or an evaluation of the run's program; by default no limit. But for evaluations,
     answers are kept in `answers.jsonl`, and a call that is repeated is not made again."""
+    curriculum: Annotated[bool, FOR_GAMES] = False
+    """Let the weights of the environments follow the results: each is multiplied by the variance of what a
+    trained seat has earned there in its last hundred games or so, in units of half the range of rewards.
+    Environments in which the policy wins half of its games come most, those that it always wins, loses or
+    draws next to never. One of fewer than 10 games has the largest variance of the others. Ranges are those
+    that OpenSpiel states, elsewhere -1 to 1."""
     filter_opponent_invalid: Annotated[bool, FOR_GAMES, WITH_OPPONENTS] = False
     """Discard games that an opponent's invalid move decided."""

@@ -75,11 +75,22 @@ class InvalidMovePenalty(Settings):
     """Added to invalid moves; a negative value punishes them."""
 
 
+NormalizeType = Literal[
+    "normalize_rewards",
+    "normalize_rewards_by_env",
+    "normalize_rewards_by_role",
+    "normalize_rewards_by_turn",
+]
+
+
 class Normalize(Settings):
     """Sampling reward: centres the batch's rewards; with `z_score` also divides by the standard deviation."""
 
-    type: Literal["normalize_rewards", "normalize_rewards_by_env"] = "normalize_rewards_by_env"
-    """Whether the whole batch is normalised, or the part of each environment separately."""
+    type: NormalizeType = "normalize_rewards_by_env"
+    """What is normalised together: the whole batch, the part of each environment, that of each role in it, or
+    the answers of one turn of a game, of which `envs.answers_per_turn` draws several. With
+    `rewards.discount = 1`, `normalize_rewards_by_role` is the advantage of MARSHAL, arXiv 2510.15414;
+    `normalize_rewards_by_turn` with `z_score` is that of AT-GRPO, arXiv 2510.11062."""
     z_score: bool = False
     """Also divide by the standard deviation."""
 

@@ -176,6 +176,11 @@ def seat_role(pid: int) -> str:
     return f"player_{pid}"
 
 
+def played_steps(rollout: Rollout) -> list[Step]:
+    """Return the steps with which a game went on: of several answers at one turn, the one that was played."""
+    return [step for step in rollout.steps if step.info.get("is_played", True)]
+
+
 def trajectories_of(rollout: Rollout) -> list[Trajectory]:
     """Split a finished game into one trajectory for each trained seat that acted, by the rollout's
     ``extras``."""

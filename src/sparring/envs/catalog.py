@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sparring.core import InputError
-from sparring.core.env_id import parts_of
+from sparring.core.env_id import env_name, parts_of
 from sparring.core.own_code import is_class_path
 from sparring.envs import own_game
 from sparring.envs.environment_game import environment_game
@@ -141,6 +141,14 @@ def reward_scale(env_id: str) -> float:
     it."""
     bounds = reward_bounds(env_id)
     return 1.0 if bounds is None else (bounds[1] - bounds[0]) / 2
+
+
+def check_can_be_copied(env_id: str, field: str) -> None:
+    """Raise an InputError, which names ``field``, unless :meth:`Game.copy` copies a game in progress."""
+    if library_of(env_id) not in ("openspiel", "textarena"):
+        name = env_name(env_id)
+        problem = f"{name} cannot be copied, and each of several answers is followed in a copy of the game"
+        raise InputError(field, problem, "Set 1, or choose a game of OpenSpiel or TextArena")
 
 
 @lru_cache(maxsize=1024)

@@ -63,6 +63,11 @@ class Game(ABC):
         """Play ``action`` for the current player; return whether it was valid. The game's rules say what an
         invalid move causes."""
 
+    def copy(self) -> "Game":
+        """Return a copy that goes on by itself, with the same chance to come; an EpisodeError is raised where
+        there can be none."""
+        raise EpisodeError(f"{self.env_id} cannot be copied")
+
     async def settle(self) -> None:
         """Wait for what the last move causes, where that takes time."""
         return

@@ -2,10 +2,9 @@
 
 import random
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from sparring.config.play import EnvSettings, GameSettings
 from sparring.core import (
@@ -16,7 +15,6 @@ from sparring.core import (
     EpisodeError,
     EpisodeState,
     Messages,
-    ModelResponse,
     PlaySpec,
     Rollout,
     Rubric,
@@ -28,91 +26,17 @@ from sparring.core.env_id import env_name
 from sparring.core.own_code import is_from_outside, own_code
 from sparring.core.play import GameSummary, GameTurn, seat_role
 from sparring.core.types import UNSET
-from sparring.envs.catalog import check_playable, open_game
+from sparring.envs.catalog import check_can_be_copied, check_playable, open_game
 from sparring.envs.environment_game import EnvironmentGame
 from sparring.envs.game import Game
+from sparring.envs.game_table import OPENER, GameAnswer, GamePosition, GameTable
 from sparring.envs.own_game import CheckedGame
-from sparring.envs.scripted import RandomPlayer, ScriptedPlayer, check_moves_are_told, make_player
+from sparring.envs.scripted import RandomPlayer, check_moves_are_told, make_player
 from sparring.envs.templates import PromptTemplate, calls_of, get_template
 
 StandIn = Callable[[PlaySpec, int, str, Sequence[str], int], str | None]
 """Makes a move in an agent's place, given the game, the seat, what it is shown, its legal moves and the turn;
 ``None`` leaves the move to the agent."""
-OPENER = AgentSpec(kind="script", model="random")
-"""Who makes the random moves at the beginning of a game."""
-
-
-@dataclass(frozen=True)
-class _Position:
-    """What the game shows a player to move, its legal moves, and the prompt if the player is a model."""
-
-    pid: int
-    view: str
-    legal: list[str] | None
-    prompt: Messages | None
-
-
-@dataclass
-class _Answer:
-    """A seat's answer: the text, the action in it, whether it is well formed, and the response, if any.
-
-    ``explored`` is whether it was a random legal one; ``None`` where it could not have been.
-    """
-
-    text: str
-    action: str
-    well_formed: bool
-    response: ModelResponse | None = None
-    explored: bool | None = None
-
-
-@dataclass
-class _Table:
-    """One game in progress and its record. Its first ``opening`` moves are random, whoever has the seat.
-
-    ``positions`` are those of the players to move, who move at once. ``latest`` are the last moves of the
-    players, and ``unpaid`` is what they earned before their first.
-    """
-
-    spec: PlaySpec
-    game: Game
-    players: dict[int, ScriptedPlayer]
-    positions: list[_Position]
-    opener: ScriptedPlayer
-    opening: int
-    turns: list[GameTurn] = field(default_factory=list)
-    action_seq: list[str] = field(default_factory=list)
-    latest: dict[int, tuple[GameTurn, Step | None]] = field(default_factory=dict)
-    unpaid: dict[int, float] = field(default_factory=dict)
-    errors: Counter[int] = field(default_factory=Counter)
-    invalid_pid: int | None = None
-    raised: str | None = None
-    truncated: bool = False
-
-    @property
-    def in_opening(self) -> bool:
-        return len(self.turns) < self.opening
-
-    def mover(self, pid: int) -> AgentSpec:
-        """Return who makes the next move, of seat ``pid``."""
-        return OPENER if self.in_opening else self.spec.agents[pid]
-
-    def record(self, pid: int, turn: GameTurn, step: Step | None) -> None:
-        self.turns.append(turn)
-        self.action_seq.append(turn["action"])
-        self.latest[pid] = turn, step
-
-    def pay(self) -> None:
-        """Note what players have earned beside the moves after which they did."""
-        for pid, reward in self.game.earned().items():
-            reward += self.unpaid.pop(pid, 0.0)
-            if pid not in self.latest:
-                self.unpaid[pid] = reward
-                continue
-            turn, step = self.latest[pid]
-            turn["reward"] = turn.get("reward", 0.0) + reward
-            if step is not None:
-                step.info["step_reward"] = turn["reward"]
 
 
 class GameEpisode(Episode):
@@ -130,8 +54,18 @@ class GameEpisode(Episode):
     drawn uniformly. Such an answer is a step like others, with the policy's own log-probabilities. At every
     decision at which it may, ``info["explore"]`` is the probability, and ``info["explored"]`` whether it did.
 
-    In an environment, players may move at once, and they are asked at once. ``info["step_reward"]`` is what a
-    step's player earned from then until its next; its reward is the sum.
+    With ``answers_per_turn`` above 1, a policy that is trained draws as many answers at each of its turns,
+    and ``goes_on`` says which of them is played. Each is followed to the end of the game in a copy, in which
+    all players give one answer a turn, and the game draws the same cards and dice. All answers are steps:
+    ``info["branch_rewards"]`` are the rewards of all seats, in order, at the end of the copy, and buffers
+    give a step its player's. ``info["answer"]`` is the number of the answer, from 0, and
+    ``info["is_played"]`` whether the game went on with it. The steps of one turn have the same
+    ``info["turn"]``; the one that is played is the last of them. The first answer is the one that would have
+    been drawn alone.
+
+    In an environment, players may move at once, and they are asked at once. There, and in games that pay on
+    the way, ``info["step_reward"]`` is what a step's player earned from then until its next; its reward is
+    the sum.
 
     ``info["others"]`` is whether anyone but the step's policy has a seat: another policy, or who is not
     trained.
@@ -149,10 +83,14 @@ class GameEpisode(Episode):
         random_opening: a game in which a policy is trained begins with between 0 and this many random
             legal moves.
         explore: the probability with which a policy that is trained explores.
+        answers_per_turn: number of answers that a policy that is trained draws at each turn.
+        goes_on: which of them is played: the one whose copy ended best for its player (of equal ones the
+            first), or always the first. The best one is chosen with knowledge of what others hold and of
+            chance to come, so in games with either only the first leaves positions as likely as in play.
         calls: how models' answers are drawn, in place of their agents' settings.
         stand_in: who may make moves, where they are listed, for agents that have a stand-in.
 
-    An InputError is raised if the environment cannot be played here by ``num_players``.
+    An InputError is raised if the environment cannot be played here by ``num_players``, or not be copied.
     """
 
     def __init__(
@@ -165,6 +103,8 @@ class GameEpisode(Episode):
         error_allowance: int = 0,
         random_opening: int = 0,
         explore: float = 0.0,
+        answers_per_turn: int = 1,
+        goes_on: Literal["best", "first"] = "first",
         calls: CallSettings = UNSET,
         stand_in: StandIn | None = None,
     ) -> None:
@@ -173,6 +113,8 @@ class GameEpisode(Episode):
             check_moves_are_told(env_id, "env.random_opening", "Set 0")
         if explore:
             check_moves_are_told(env_id, "env.explore", "Set 0")
+        if answers_per_turn > 1:
+            check_can_be_copied(env_id, "env.answers_per_turn")
         self.env_id = env_id
         self.name = env_name(env_id)
         self.num_players = num_players
@@ -181,6 +123,8 @@ class GameEpisode(Episode):
         self.error_allowance = error_allowance
         self.random_opening = random_opening
         self.explore = explore
+        self.answers_per_turn = answers_per_turn
+        self.goes_on = goes_on
         self.calls = calls
         self.stand_in = stand_in
         self._rubric = Rubric([final_reward])
@@ -207,18 +151,68 @@ class GameEpisode(Episode):
         async with open_game(self.env_id, self.num_players, seed, error_allowance=allowed) as game:
             table = self._set_table(artifact, game)
             table.pay()
-            while table.positions and not game.done:
-                if len(table.turns) >= self.max_turns:
-                    game.truncate()
-                    table.truncated = True
-                    break
-                await self._move(arena, table, state)
-                table.pay()
+            await self._play_on(arena, table, state)
             state.done = True
             state.data = {**self._summary(table)}
         return state
 
-    async def _move(self, arena: Arena, table: _Table, state: EpisodeState) -> None:
+    async def _play_on(self, arena: Arena, table: GameTable, state: EpisodeState) -> None:
+        """Play a game to its end."""
+        while table.positions and not table.game.done:
+            if len(table.turns) >= self.max_turns:
+                table.game.truncate()
+                table.truncated = True
+                return
+            if self._draws_several(table):
+                await self._move_by_one_of_several(arena, table, state)
+            else:
+                await self._move(arena, table, state)
+            table.pay()
+
+    def _draws_several(self, table: GameTable) -> bool:
+        mover = table.mover(table.positions[0].pid)
+        return self.answers_per_turn > 1 and mover.kind == "policy" and not table.is_branch
+
+    async def _move_by_one_of_several(self, arena: Arena, table: GameTable, state: EpisodeState) -> None:
+        """Draw several answers of the player to move, follow each of them in a copy, and play one of them."""
+        (position,), turn = table.positions, len(table.turns)
+        agent, numbers = table.mover(position.pid), range(self.answers_per_turn)
+        answers = await all_results(self._ask(arena, table, position, agent, turn, one) for one in numbers)
+        steps = await all_results(
+            self._follow(arena, table.branch(number), position, agent, answer, number)
+            for number, answer in enumerate(answers)
+        )
+        played = 0
+        if self.goes_on == "best":
+            played = max(numbers, key=lambda number: steps[number].info["branch_rewards"][position.pid])
+        state.trajectory += [step for number, step in enumerate(steps) if number != played]
+        await self._take(table, state, position, agent, answers[played])
+        found = steps[played].info
+        state.trajectory[-1].info |= {
+            "branch_rewards": found["branch_rewards"],
+            "answer": played,
+            "is_played": True,
+        }
+
+    async def _follow(
+        self,
+        arena: Arena,
+        branch: GameTable,
+        position: GamePosition,
+        agent: AgentSpec,
+        answer: GameAnswer | None,
+        number: int,
+    ) -> Step:
+        """Play a copy of the game to its end, beginning with an answer; return the step of the answer."""
+        first = EpisodeState()
+        await self._take(branch, first, position, agent, answer)
+        await self._play_on(arena, branch, EpisodeState())
+        (step,) = first.trajectory
+        rewards = [*branch.game.rewards().values()]
+        step.info |= {"branch_rewards": rewards, "answer": number, "is_played": False}
+        return step
+
+    async def _move(self, arena: Arena, table: GameTable, state: EpisodeState) -> None:
         """Ask everyone who is to move, and play the answers in the order of the seats until one of them ends
         the game."""
         asked, turn = table.positions, len(table.turns)
@@ -235,11 +229,11 @@ class GameEpisode(Episode):
 
     async def _take(
         self,
-        table: _Table,
+        table: GameTable,
         state: EpisodeState,
-        position: _Position,
+        position: GamePosition,
         agent: AgentSpec,
-        answer: _Answer | None,
+        answer: GameAnswer | None,
     ) -> None:
         """Play an answer, which a script gives only now, and record it."""
         game, pid, legal, turn = table.game, position.pid, position.legal, len(table.turns)
@@ -248,7 +242,7 @@ class GameEpisode(Episode):
         if answer is None:
             script = table.opener if agent is OPENER else table.players[pid]
             action = script.act(game, derive_seed(table.spec.seed, "script", pid, turn))
-            answer = _Answer(action, action, True)
+            answer = GameAnswer(action, action, True)
         action = answer.action
         if legal is None or action not in legal:
             action = game.normalise(action)
@@ -279,21 +273,21 @@ class GameEpisode(Episode):
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         return state.data
 
-    def _set_table(self, spec: PlaySpec, game: Game) -> _Table:
+    def _set_table(self, spec: PlaySpec, game: Game) -> GameTable:
         players = {
             pid: make_player(agent.model, self.env_id, derive_seed(spec.seed, "script", pid))
             for pid, agent in enumerate(spec.agents)
             if agent.kind == "script"
         }
         opener = RandomPlayer(derive_seed(spec.seed, "opening"))
-        return _Table(spec, game, players, self._positions(spec, game), opener, self._opening(spec))
+        return GameTable(spec, game, players, self._positions(spec, game), opener, self._opening(spec))
 
     def _opening(self, spec: PlaySpec) -> int:
         if not spec.trained_pids:
             return 0
         return random.Random(derive_seed(spec.seed, "opening moves")).randint(0, self.random_opening)
 
-    def _positions(self, spec: PlaySpec, game: Game) -> list[_Position]:
+    def _positions(self, spec: PlaySpec, game: Game) -> list[GamePosition]:
         """Read everything that the next turn needs from the game; at its end check its results instead."""
         if game.done:
             game.rewards()
@@ -301,21 +295,30 @@ class GameEpisode(Episode):
             return []
         return [self._position(spec, game, pid) for pid in game.acting()]
 
-    def _position(self, spec: PlaySpec, game: Game, pid: int) -> _Position:
+    def _position(self, spec: PlaySpec, game: Game, pid: int) -> GamePosition:
         game.turn_to(pid)
         view, legal = game.view(pid), game.legal_actions()
         prompt = None if spec.agents[pid].kind == "script" else self.template.messages(game, pid)
-        return _Position(pid, view, legal, prompt)
+        return GamePosition(pid, view, legal, prompt)
 
     async def _ask(
-        self, arena: Arena, table: _Table, position: _Position, agent: AgentSpec, turn: int
-    ) -> _Answer | None:
-        """Return the answer of a model, or of who answers in its place; ``None`` for a script."""
+        self,
+        arena: Arena,
+        table: GameTable,
+        position: GamePosition,
+        agent: AgentSpec,
+        turn: int,
+        number: int = 0,
+    ) -> GameAnswer | None:
+        """Return the answer of a model, or of who answers in its place; ``None`` for a script.
+
+        ``number`` is that of the answer, if several are drawn.
+        """
         pid, prompt = position.pid, position.prompt
         if agent.stand_in and self.stand_in is not None and position.legal is not None:
             move = self.stand_in(table.spec, pid, position.view, position.legal, turn)
             if move is not None:
-                return _Answer(self.template.answer(move), move, True)
+                return GameAnswer(self.template.answer(move), move, True)
         if agent.kind == "script" or prompt is None:
             return None
         trained, calls = agent.kind == "policy", self.calls.over(agent).over(calls_of(self.template))
@@ -327,14 +330,14 @@ class GameEpisode(Episode):
             calls=calls,
             return_tokens=trained,
             model=agent.model,
-            seed=derive_seed(table.spec.seed, "call", pid, turn),
+            seed=derive_seed(table.spec.seed, "call", pid, turn, *([number] if number else [])),
             given=given,
         )
         action, well_formed = self.template.extract(response.text)
         explored = given is not None if may_explore else None
-        return _Answer(response.text, action, well_formed, response, explored)
+        return GameAnswer(response.text, action, well_formed, response, explored)
 
-    def _explored(self, table: _Table, position: _Position, turn: int) -> str | None:
+    def _explored(self, table: GameTable, position: GamePosition, turn: int) -> str | None:
         """Return the random legal answer with which the policy explores; ``None`` where it does not."""
         draw = random.Random(derive_seed(table.spec.seed, "explore", position.pid, turn))
         if draw.random() >= self.explore:
@@ -342,7 +345,7 @@ class GameEpisode(Episode):
         return self.template.answer(draw.choice(position.legal or []))
 
     async def _play(
-        self, table: _Table, pid: int, action: str, legal: list[str] | None, well_formed: bool
+        self, table: GameTable, pid: int, action: str, legal: list[str] | None, well_formed: bool
     ) -> bool:
         """Make the move, or count it as invalid; return whether it was invalid."""
         game = table.game
@@ -361,7 +364,7 @@ class GameEpisode(Episode):
             table.errors[pid] = 0
         return True
 
-    async def _apply(self, table: _Table, pid: int, action: str, *, listed: bool) -> bool:
+    async def _apply(self, table: GameTable, pid: int, action: str, *, listed: bool) -> bool:
         """Make the move and read the next position; return whether the move was valid.
 
         If the game raises on the move, the player is at fault; so too if it raises on reading the position.
@@ -384,7 +387,9 @@ class GameEpisode(Episode):
             table.raised = game.game_info()[pid]["raised"]
             return False
 
-    def _step(self, position: _Position, turn: int, answer: _Answer, action: str, invalid: bool) -> Step:
+    def _step(
+        self, position: GamePosition, turn: int, answer: GameAnswer, action: str, invalid: bool
+    ) -> Step:
         assert answer.response is not None
         assert position.prompt is not None
         feedback = {"correct_answer_format": answer.well_formed, "invalid_move": invalid}
@@ -401,7 +406,7 @@ class GameEpisode(Episode):
             step.info |= {"explore": self.explore, "explored": answer.explored}
         return step
 
-    def _summary(self, table: _Table) -> GameSummary:
+    def _summary(self, table: GameTable) -> GameSummary:
         return {
             "final_rewards": table.game.rewards(),
             "game_info": table.game.game_info(),
@@ -418,6 +423,10 @@ def build_episode(
     env: GameSettings, temperature: float | None = None, stand_in: StandIn | None = None
 ) -> GameEpisode:
     """Build the episode that plays an environment; ``temperature`` replaces the agents' own."""
+    of_training = {}
+    if isinstance(env, EnvSettings):
+        names = ("random_opening", "explore", "answers_per_turn", "goes_on")
+        of_training = {name: getattr(env, name) for name in names}
     return GameEpisode(
         env.env_id,
         env.num_players,
@@ -425,9 +434,8 @@ def build_episode(
         max_turns=env.max_turns,
         error_allowance=env.error_allowance,
         calls=replace(env.calls, temperature=temperature),
-        random_opening=env.random_opening if isinstance(env, EnvSettings) else 0,
-        explore=env.explore if isinstance(env, EnvSettings) else 0.0,
         stand_in=stand_in,
+        **of_training,
     )
 
 

@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
@@ -109,6 +110,7 @@ class OpenSpielGame(Game):
         super().__init__(env_id, self._game.num_players())
         self._seed = seed
         self._chance_events = 0
+        self._paid: dict[int, float] = {}
         self._wording = wording_of(env_id)
         self.state = self._game.new_initial_state()
         self._advance_chance()
@@ -133,6 +135,21 @@ class OpenSpielGame(Game):
         self.state.apply_action(self.state.legal_actions()[names.index(action)])
         self._advance_chance()
         return True
+
+    def earned(self) -> dict[int, float]:
+        """Return what each player has earned since the last call, in games such as ``hanabi`` that OpenSpiel
+        says to pay on the way. A game that is broken off takes back what it has paid beyond its end's."""
+        kind = self._game.get_type()
+        if kind.reward_model != kind.RewardModel.REWARDS:
+            return {}
+        now = self.rewards() if self.done else dict(enumerate(self.state.returns()))
+        before, self._paid = self._paid, now
+        return {pid: reward - before.get(pid, 0.0) for pid, reward in now.items()}
+
+    def copy(self) -> "OpenSpielGame":
+        made = copy(self)
+        made.state = self.state.clone()
+        return made
 
     def _finished(self) -> bool:
         return bool(self.state.is_terminal())

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +113,9 @@ class TextArenaGame(Game):
         if not state.done:
             self._begin_turn()
         return not invalid
+
+    def copy(self) -> "TextArenaGame":
+        return deepcopy(self)
 
     def _prompt_of(self, pid: int) -> str:
         for _, text, kind in self.state.observations[pid]:

@@ -22,6 +22,7 @@ from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
 from sparring.config.play import Games, GameSettings
 from sparring.core import Arena, InferenceClient, derive_seed
 from sparring.core.adapters import BASE, TRAINED, average_of
+from sparring.envs.catalog import reward_bounds
 from sparring.envs.game_episode import GameEpisode, build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.learn.model_files import resolve_model
@@ -152,7 +153,8 @@ def env_spec(config: Config, env: GameSettings) -> EnvSpec:
     """Return the scheduler's view of an environment."""
     key = f"{env.name}|{env.num_players}|{env.template}"
     policies = (f"fixed-{one}" if one in config.frozen else one for one in env.policies)
-    return EnvSpec(key, env.name, env.num_players, policies=tuple(policies))
+    rewards = reward_bounds(env.env_id) or EnvSpec.rewards
+    return EnvSpec(key, env.name, env.num_players, policies=tuple(policies), rewards=rewards)
 
 
 def build_episodes(config: Config) -> dict[str, GameEpisode]:
@@ -255,6 +257,7 @@ def play_settings(config: Config, *, limited: bool = True) -> PlaySettings:
         temperature=config.inference.temperature,
         max_tokens=config.inference.max_tokens,
         opponents=opponent_calls(config),
+        curriculum=config.collection.curriculum,
         games_per_step=config.collection.games_per_step if limited else None,
         max_staleness=config.collection.max_staleness,
         eval_games_per_step=alongside if limited else None,

@@ -19,7 +19,7 @@ from sparring.core.errors import check_installed
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.engine.api_models import api_client
-from sparring.envs.catalog import check_playable, describe, library_of
+from sparring.envs.catalog import check_can_be_copied, check_playable, describe, library_of
 from sparring.envs.policy_lines import is_policy_file, read_lines
 from sparring.envs.scripted import PLAYER_NAMES, check_moves_are_told, make_player
 from sparring.envs.templates import get_template
@@ -232,6 +232,8 @@ def _is_playable(env: GameSettings, field: str, what: str, checks: _Checks) -> b
         for name in ("random_opening", "explore"):
             if getattr(env, name):
                 checks.result(check_moves_are_told, env.env_id, f"{field}.{name}", "Set 0")
+        if env.answers_per_turn > 1:
+            checks.result(check_can_be_copied, env.env_id, f"{field}.answers_per_turn")
     if all(found):
         players = counted(env.num_players, "player")
         checks.found.append(f"{what} {env.id}, {players}, template {env.template}")

@@ -49,6 +49,8 @@ TRANSFORMS: dict[str, type[transforms.RewardTransform]] = {
     "same_prompt_baseline": transforms.SamePromptBaseline,
     "normalize_rewards": transforms.NormalizeRewards,
     "normalize_rewards_by_env": transforms.NormalizeRewardsByEnv,
+    "normalize_rewards_by_role": transforms.NormalizeRewardsByRole,
+    "normalize_rewards_by_turn": transforms.NormalizeRewardsByTurn,
 }
 """The transforms whose arguments are their settings, by their ``type``."""
 

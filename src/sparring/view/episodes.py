@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sparring.core import Rollout, Step
-from sparring.core.play import GameSummary, GameTurn
+from sparring.core.play import GameSummary, GameTurn, played_steps
 from sparring.view.files import converted, decoded, number_of
 
 EPISODES_PER_STEP = 6
@@ -78,10 +78,11 @@ def game_of(rollout: Rollout) -> GameSummary | None:
 def turns_of(rollout: Rollout, game: GameSummary) -> Iterator[tuple[GameTurn, Step | None]]:
     """Yield the moves of a game, each with the model call behind it; scripts have none.
 
-    The moves of a random opening are a script's too, whoever has the seat.
+    The moves of a random opening are a script's too, whoever has the seat. Of several answers at one turn,
+    the one that was played is there.
     """
     waiting: defaultdict[int, list[Step]] = defaultdict(list)
-    for step in reversed(rollout.steps):
+    for step in reversed(played_steps(rollout)):
         waiting[step.pid].append(step)
     for turn in game["turns"]:
         calls = waiting[turn["pid"]]

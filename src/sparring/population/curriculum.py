@@ -1,0 +1,96 @@
+"""Curriculum: environments are drawn more often, the more the results of the policies in them vary."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from math import inf
+
+from sparring.population.results import DECAY, RATED_AFTER
+
+
+@dataclass
+class FadingRewards:
+    """The rewards of one seat, in units of half the game's range about its middle.
+
+    ``met`` games ended; in the sums a game counts ``DECAY`` to the number of later ones.
+    """
+
+    met: int = 0
+    games: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, reward: float) -> None:
+        """Count a game."""
+        self.met += 1
+        self.games = DECAY * self.games + 1
+        self.total = DECAY * self.total + reward
+        self.squares = DECAY * self.squares + reward * reward
+
+    @property
+    def variance(self) -> float:
+        """The variance of these rewards and of two more, the worst and the best: above 0, and at most 1."""
+        games = self.games + 2
+        return (self.squares + 2) / games - (self.total / games) ** 2
+
+
+class Curriculum:
+    """The weights of environments, which follow results.
+
+    An environment's weight is multiplied by v, the variance of what a trained seat has earned there lately:
+
+        v = (Q + 2) / (n + 2) - (S / (n + 2))^2,
+
+    where n, S and Q are the number, the sum and the sum of squares of the seat's rewards, in units of half
+    the game's range about its middle (and cut to -1 and 1), and each further game multiplies them by
+    ``DECAY``. Of several seats it is the mean, each with its number of games. If games are won or lost, v is
+    4 x (1 - x) for the win rate x = (wins + 1) / (n + 2): one that the policy wins half of the time counts
+    most, as in "sampling for learnability" (Rutherford et al. 2024, arXiv 2408.15099), and one that it always
+    wins, loses or draws next to nothing. Seats are taken apart, so it holds in a game of a policy against
+    itself too. An environment of fewer than 10 games has the largest v of the others.
+
+    Args:
+        ranges: the smallest and the largest reward of each environment, by its key; -1 and 1 are taken in
+            place of a range that is empty or has no end.
+    """
+
+    def __init__(self, ranges: Mapping[str, tuple[float, float]]) -> None:
+        self._ranges = {
+            key: (low, high) if 0 < high - low < inf else (-1.0, 1.0) for key, (low, high) in ranges.items()
+        }
+        self._rewards: dict[str, dict[int, FadingRewards]] = {key: {} for key in ranges}
+
+    def add(self, key: str, rewards: Mapping[int, float]) -> None:
+        """Count a game: the rewards of the trained seats."""
+        low, high = self._ranges[key]
+        for seat, reward in rewards.items():
+            scaled = (reward - (low + high) / 2) / ((high - low) / 2)
+            self._rewards[key].setdefault(seat, FadingRewards()).add(min(max(scaled, -1.0), 1.0))
+
+    def variances(self) -> dict[str, float | None]:
+        """Return v by environment; ``None`` where too few games have ended."""
+        return {key: _mean_variance([*seats.values()]) for key, seats in self._rewards.items()}
+
+    def weights(self, keys: Sequence[str], weights: Sequence[float]) -> list[float]:
+        """Return the weights of environments with these keys, from the ones that were set."""
+        found = self.variances()
+        largest = max((one for one in found.values() if one is not None), default=1.0)
+        known = [largest if (one := found[key]) is None else one for key in keys]
+        return [weight * variance for weight, variance in zip(weights, known, strict=True)]
+
+    def state_dict(self) -> dict[str, list[list[float]]]:
+        """Return the sums as JSON-able data: by environment one list for each seat, which comes first."""
+        return {
+            key: [[seat, *astuple(one)] for seat, one in seats.items()]
+            for key, seats in self._rewards.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, list[list[float]]]) -> None:
+        """Continue from :meth:`state_dict`."""
+        for key, seats in state.items():
+            self._rewards[key] = {int(seat): FadingRewards(int(met), *sums) for seat, met, *sums in seats}
+
+
+def _mean_variance(seats: Sequence[FadingRewards]) -> float | None:
+    if sum(one.met for one in seats) < RATED_AFTER:
+        return None
+    return sum(one.games * one.variance for one in seats) / sum(one.games for one in seats)
