@@ -25,6 +25,8 @@ from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
 
+CodeKind = Literal["deduction", "abduction", "induction"]
+ProposerRewards = Literal["target", "learnability"]
 OnJudgeFailure = Literal["fail", "draw"]
 
 
@@ -162,6 +164,10 @@ class ProposerSolverSettings(ProgramSettings):
     """Names this kind of program."""
     questions: Annotated[SplitQuestions | None, named(SplitQuestions), QUESTIONS] = None
     """The first examples, in words; held-out ones measure the solver. By default arithmetic questions."""
+    code: Annotated[list[CodeKind], Needs("wasmtime", "code")] = Field(default=[], max_length=3)
+    """Kinds of questions about Python functions, which are asked in turn instead of arithmetic: `deduction`
+    (what does it return?), `abduction` (for which input?), `induction` (which function is it?). Programs run
+    in a sandbox; needs the extra `code`."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
     """Number of proposals in each update."""
     proposals_per_prompt: int = Field(default=16, ge=1, le=10_000_000)
@@ -172,7 +178,11 @@ class ProposerSolverSettings(ProgramSettings):
     """Number of answers to each question."""
     asked_again: int = Field(default=0, ge=0, le=10_000_000)
     """Number of stored questions that are asked again in each update; good questions are drawn more often."""
-    target_pass_rate: float = Field(default=0.5, ge=1e-9, lt=1)
+    rewards: ProposerRewards = "target"
+    """What is paid. With `target`, a question earns most at `target_pass_rate`, and a right answer 1. With
+    `learnability` (Absolute Zero), a question earns 1 less the share of right answers, or 0 if none or all
+    are right; a right answer earns 1, what is wrong or cannot be used -0.5, what lacks its form -1."""
+    target_pass_rate: Annotated[float, Only("rewards", ("target",))] = Field(default=0.5, ge=1e-9, lt=1)
     """The share of right answers at which a question earns most."""
     proposer_policy: Name = "proposer"
     """The policy that writes questions."""

@@ -6,10 +6,11 @@ A question earns its full reward only once: a repetition of a stored question ea
 valid one, and copies within one step share the rewards of one new question and repetitions.
 """
 
+import math
 import random
 from typing import Any
 
-from sparring.config.programs import ProposerSolverSettings
+from sparring.config.programs import ProposerRewards, ProposerSolverSettings
 from sparring.config.questions import SplitQuestions
 from sparring.core import (
     Arena,
@@ -32,6 +33,8 @@ from sparring.core import (
     VerboseLogger,
     derive_seed,
 )
+from sparring.programs.code.reasoning import KINDS
+from sparring.programs.learnability import answer_reward, learnability_rubric
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question, Turns
 from sparring.programs.task_sources import load_questions
 from sparring.programs.tasks import hold_out
@@ -41,6 +44,8 @@ INVALID_REWARD = -1.0
 LOWEST_VALID_REWARD = -0.5
 LEAST_WEIGHT = 0.05
 EVALUATION_PROMPTS = 4
+HELD_OUT = 300
+"""Questions of :meth:`ProposerSolverArena.evaluate` that domains make."""
 
 
 def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> Rubric:
@@ -71,13 +76,23 @@ def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> R
 
 class SolveEpisode(SingleTurnEpisode):
     """One question and one answer, with reward 1 if it is right and not truncated, else 0. The artifact is a
-    Question."""
+    Question. With ``penalties``, answers that are not right earn what ``learnability.answer_reward`` says.
+    With a ``kind``, its name is ``solve KIND``."""
 
     episode_type = "solve"
 
-    def __init__(self, solver_role: str = "Solver", domain: Domain | None = None) -> None:
+    def __init__(
+        self,
+        solver_role: str = "Solver",
+        domain: Domain | None = None,
+        *,
+        kind: str = "",
+        penalties: bool = False,
+    ) -> None:
         super().__init__()
+        self.episode_type = _episode("solve", kind)
         self.solver_role = solver_role
+        self.penalties = penalties
         self.domain = domain or Arithmetic()
         self._turns = self.domain.solver_turns()
         self._rubric = Rubric([self._exact_match])
@@ -99,10 +114,16 @@ class SolveEpisode(SingleTurnEpisode):
         cut = step.info["finish_reason"] == "length"
         return {"result": None if cut else self.domain.parse_answer(step.completion_text)}
 
-    def _exact_match(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
+    async def _exact_match(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
         result = rollout.extras["result"]
-        right = result is not None and self.domain.is_correct(result, rollout.artifact)
-        return {self.solver_role: float(right)}
+        right = result is not None and await self.domain.judge(result, rollout.artifact)
+        reward = answer_reward(result is not None, right) if self.penalties else float(right)
+        return {self.solver_role: reward}
+
+
+def _is_right(rollout: Rollout) -> bool:
+    """Whether an answer earned what only a right one earns."""
+    return sum(rollout.rewards.values()) == 1.0
 
 
 class ProposerEpisode(SingleTurnEpisode):
@@ -128,14 +149,19 @@ class ProposerEpisode(SingleTurnEpisode):
         *,
         train_solvers: bool = False,
         held_out: frozenset[str] = frozenset(),
+        kind: str = "",
+        rewards: ProposerRewards = "target",
     ) -> None:
         super().__init__()
+        self.episode_type = _episode("propose", kind)
         self.proposer_role = proposer_role
         self.solver_rollouts = solver_rollouts
         self.domain = domain or Arithmetic()
         self.train_solvers = train_solvers
         self.held_out = held_out
-        self._rubric = make_proposer_rubric(proposer_role, target_pass_rate)
+        self.solve = _episode("solve", kind)
+        rubric = make_proposer_rubric(proposer_role, target_pass_rate)
+        self._rubric = learnability_rubric(proposer_role, rubric) if rewards == "learnability" else rubric
 
     @property
     def rubric(self) -> Rubric:
@@ -152,26 +178,34 @@ class ProposerEpisode(SingleTurnEpisode):
         state = await super().rollout(arena, artifact, state)
         step = state.trajectory[-1]
         cut = step.info["finish_reason"] == "length"
-        question = None if cut else self.domain.parse_question(step.completion_text)
-        state.data |= {"question": question, "held_out": False, "repeated": False}
+        written = None if cut else self.domain.parse_question(step.completion_text)
+        question = None if written is None else await self.domain.checked(written)
+        well_formed = written is not None
+        state.data |= {
+            "question": question,
+            "well_formed": well_formed,
+            "held_out": False,
+            "repeated": False,
+        }
         if question is not None:
             key = self.domain.key(question)
             store = arena.stores.get("questions")
             state.data["held_out"] = key in self.held_out
             state.data["repeated"] = store is not None and store.get(key) is not None
             trained = self.train_solvers and key not in self.held_out
-            request = EpisodeRequest("solve", question, is_trainable=trained)
+            request = EpisodeRequest(self.solve, question, is_trainable=trained)
             state.child_results += await arena.generate_rollouts([request] * self.solver_rollouts)
         return state
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return ``valid``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``,
+        """Return ``valid``, ``well_formed``, ``question`` (``None`` if invalid), ``held_out``, ``repeated``,
         ``solver_rewards``, ``failed_solvers`` and, for a valid question, ``pass_rate``."""
         solved = [result.rollout for result in state.child_results]
         finished = [rollout for rollout in solved if rollout.error is None]
         rewards = [sum(rollout.rewards.values()) for rollout in finished]
         extras = {
             "valid": state.data["question"] is not None,
+            "well_formed": state.data["well_formed"],
             "question": state.data["question"],
             "held_out": state.data["held_out"],
             "repeated": state.data["repeated"],
@@ -180,7 +214,8 @@ class ProposerEpisode(SingleTurnEpisode):
         }
         if solved and not finished:
             raise EpisodeError(f"all {len(solved)} solvers failed; the last: {solved[-1].error}")
-        return extras | ({"pass_rate": sum(rewards) / len(rewards)} if rewards else {})
+        right = [_is_right(rollout) for rollout in finished]
+        return extras | ({"pass_rate": sum(right) / len(right)} if right else {})
 
 
 def _split_questions(settings: SplitQuestions) -> tuple[list[Question], list[Question]]:
@@ -238,29 +273,44 @@ class ProposerSolverArena(Arena):
         self.settings = settings
         if settings.questions is not None and questions is None:
             questions, held_out = _split_questions(settings.questions)
-        self.domain = domain or (OpenQuestions(questions) if questions else Arithmetic())
-        self.questions = questions or self.domain.seed_questions()
-        self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out
-        self._held_out_keys = frozenset(map(self.domain.key, self.held_out))
+        self.domains: dict[str, Domain] = {kind: KINDS[kind]() for kind in settings.code}
+        if not self.domains:
+            self.domains = {"": domain or (OpenQuestions(questions) if questions else Arithmetic())}
+        domains = self.domains.values()
+        self.questions = questions or [one for each in domains for one in each.seed_questions()]
+        if held_out is None:
+            count = HELD_OUT // len(domains)
+            held_out = [one for each in domains for one in each.held_out_questions(count)]
+        self.held_out = held_out
+        self._held_out_keys = frozenset(map(self._key, self.held_out))
         proposer, solver = settings.proposer_policy, settings.solver_policy
-        self.add_role(Role("Proposer", max_tokens=self.domain.proposal_tokens, policy=proposer))
-        self.add_role(Role("Solver", max_tokens=self.domain.answer_tokens, policy=solver))
-        self.add_episode("solve", SolveEpisode("Solver", self.domain))
-        propose = ProposerEpisode(
-            "Proposer",
-            settings.solver_rollouts,
-            settings.target_pass_rate,
-            self.domain,
-            train_solvers=settings.train_solvers,
-            held_out=self._held_out_keys,
-        )
-        self.add_episode("propose", propose)
+        proposal_tokens = max(one.proposal_tokens for one in domains)
+        self.add_role(Role("Proposer", max_tokens=proposal_tokens, policy=proposer))
+        self.add_role(Role("Solver", max_tokens=max(one.answer_tokens for one in domains), policy=solver))
+        for kind, each in self.domains.items():
+            penalties = settings.rewards == "learnability"
+            solve = SolveEpisode("Solver", each, kind=kind, penalties=penalties)
+            self.add_episode(solve.episode_type, solve)
+            propose = ProposerEpisode(
+                "Proposer",
+                settings.solver_rollouts,
+                settings.target_pass_rate,
+                each,
+                train_solvers=settings.train_solvers,
+                held_out=self._held_out_keys,
+                kind=kind,
+                rewards=settings.rewards,
+            )
+            self.add_episode(propose.episode_type, propose)
         self.add_store("questions", ArtifactStore(settings.store_size, derive_seed(seed, "questions")))
         for question in self.questions:
             self._store(question, 1.0)
 
+    def _key(self, question: Question) -> str:
+        return self.domains[_kind(question)].key(question)
+
     def _store(self, question: Question, weight: float) -> None:
-        key = self.domain.key(question)
+        key = self._key(question)
         weight = 0.0 if key in self._held_out_keys else weight
         self.stores["questions"].add(Artifact(question, key, weight))
 
@@ -269,23 +319,34 @@ class ProposerSolverArena(Arena):
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
+        each = self.settings.proposals_per_prompt
+        earlier = self.step_num * math.ceil(self.settings.batch_size / each)
         for index in range(self.settings.batch_size):
-            if index % self.settings.proposals_per_prompt == 0:
-                shown = rng.sample(self.questions, min(self.settings.examples, len(self.questions)))
-            group = f"prompt-{index // self.settings.proposals_per_prompt}"
-            requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
+            number = index // each
+            if index % each == 0:
+                kind, shown = self._examples(rng, earlier + number)
+            group = {"group": f"prompt-{number}"}
+            requests.append(EpisodeRequest(_episode("propose", kind), {"examples": shown}, group))
         for one in store.sample(self.settings.asked_again, weighted=True):
-            again = EpisodeRequest("solve", one.data, {"group": one.id})
+            again = EpisodeRequest(_episode("solve", _kind(one.data)), one.data, {"group": one.id})
             requests += [again] * self.settings.solver_rollouts
         return requests
 
+    def _examples(self, rng: random.Random, number: int) -> tuple[str, list[Question]]:
+        """Return what a prompt asks for, the kinds in turn, and the examples that it shows."""
+        kind = [*self.domains][number % len(self.domains)]
+        known = [one for one in self.questions if _kind(one) == kind]
+        return kind, rng.sample(known, min(self.settings.examples, len(known)))
+
     def adjust_rewards(self, results: list[GenerateResult]) -> None:
-        """Let the copies of a new question share its reward."""
+        """Let the copies of a new question share its reward, but for rewards by learnability."""
+        if self.settings.rewards == "learnability":
+            return
         copies: dict[str, list[Rollout]] = {}
         for result in results:
             extras = result.rollout.extras
             if extras.get("valid") and not extras["repeated"]:
-                copies.setdefault(self.domain.key(extras["question"]), []).append(result.rollout)
+                copies.setdefault(self._key(extras["question"]), []).append(result.rollout)
         for rollouts in copies.values():
             count = len(rollouts)
             for rollout in rollouts:
@@ -301,12 +362,12 @@ class ProposerSolverArena(Arena):
             rollout = result.rollout
             if rollout.error is not None:
                 continue
-            if rollout.episode_type == "solve":
-                again.setdefault(self.domain.key(rollout.artifact), []).append(rollout)
+            if rollout.episode_type.startswith("solve"):
+                again.setdefault(self._key(rollout.artifact), []).append(rollout)
             elif rollout.extras["valid"]:
                 self._store(rollout.extras["question"], self._weight(rollout.extras["pass_rate"]))
         for rollouts in again.values():
-            pass_rate = sum(rollout.rewards["Solver"] for rollout in rollouts) / len(rollouts)
+            pass_rate = sum(map(_is_right, rollouts)) / len(rollouts)
             self._store(rollouts[0].artifact, self._weight(pass_rate))
         return batch
 
@@ -327,16 +388,16 @@ class ProposerSolverArena(Arena):
         episodes are left out.
         """
         solve = [
-            self.evaluation_request("solve", question, "solve", index)
+            self.evaluation_request(_episode("solve", _kind(question)), question, "solve", index)
             for index, question in enumerate(self.held_out)
         ]
         propose = self._evaluation_proposals()
         results = await self.generate_rollouts(solve + propose)
         rollouts = [result.rollout for result in results if result.rollout.error is None]
-        solved = [one for one in rollouts if one.episode_type == "solve"]
-        proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
+        solved = [one for one in rollouts if one.episode_type.startswith("solve")]
+        proposed = [one.extras for one in rollouts if one.episode_type.startswith("propose")]
         farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
-        of_solver = {"solver exact match": [one.rewards["Solver"] for one in solved]} if solve else {}
+        of_solver = {"solver exact match": [float(_is_right(one)) for one in solved]} if solve else {}
         return of_solver | {
             "proposer distance": [
                 abs(one["pass_rate"] - self.settings.target_pass_rate) if one["valid"] else farthest
@@ -347,11 +408,18 @@ class ProposerSolverArena(Arena):
 
     def _evaluation_proposals(self) -> list[EpisodeRequest]:
         rng = random.Random(derive_seed(self.seed, "evaluation"))
-        count = min(self.settings.examples, len(self.questions))
-        shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
+        prompts = [self._examples(rng, number) for number in range(EVALUATION_PROMPTS * len(self.domains))]
+        asked = [prompts[index % len(prompts)] for index in range(self.settings.evaluation_proposals)]
         return [
-            self.evaluation_request(
-                "propose", {"examples": shown[index % EVALUATION_PROMPTS]}, "propose", index
-            )
-            for index in range(self.settings.evaluation_proposals)
+            self.evaluation_request(_episode("propose", kind), {"examples": shown}, "propose", index)
+            for index, (kind, shown) in enumerate(asked)
         ]
+
+
+def _kind(question: Question) -> str:
+    return question.get("kind", "")
+
+
+def _episode(name: str, kind: str) -> str:
+    """Return the name of an episode: each kind has its own, and so its own baselines."""
+    return f"{name} {kind}".strip()

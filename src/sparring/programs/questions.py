@@ -10,7 +10,7 @@ import operator
 import random
 import re
 from abc import ABC, abstractmethod
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from sparring.core import InputError
 from sparring.core.answers import same_answer
@@ -20,10 +20,11 @@ Turns = list[tuple[str, str]]
 
 
 class Question(TypedDict):
-    """A question and its right answer."""
+    """A question and its right answer; ``kind`` is that of a program's questions, if it has several."""
 
     question: str
     ground_truth: str
+    kind: NotRequired[str]
 
 
 class Domain(ABC):
@@ -70,6 +71,14 @@ class Domain(ABC):
     @abstractmethod
     def is_correct(self, result: str, question: Question) -> bool:
         """Return whether a stated result is right."""
+
+    async def checked(self, question: Question) -> Question | None:
+        """Return a question with what only a check can tell of it; ``None`` if it cannot be asked."""
+        return question
+
+    async def judge(self, result: str, question: Question) -> bool:
+        """Return whether a stated result is right, which may take a while."""
+        return self.is_correct(result, question)
 
     @abstractmethod
     def key(self, question: Question) -> str:
