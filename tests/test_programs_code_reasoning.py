@@ -5,8 +5,9 @@ from statistics import fmean, pstdev
 import pytest
 
 from core_programs import played
+from sparring.config import load_config
 from sparring.config.programs import ProposerSolverSettings
-from sparring.core import MockInferenceClient
+from sparring.core import InputError, MockInferenceClient
 from sparring.core.credit.assigners import ReinforcePPCredit
 from sparring.programs.code.reasoning import KINDS, Abduction, Deduction, Induction
 from sparring.programs.learnability import answer_reward, learnability
@@ -205,6 +206,11 @@ async def test_a_proposal_that_cannot_be_used_earns_less_than_nothing(said, rewa
     (result,) = await arena.generate_rollouts(arena.get_batch())
     assert result.rollout.rewards == {"Proposer": reward}
     assert result.children == []
+
+
+def test_given_questions_beside_code_are_refused():
+    with pytest.raises(InputError, match=r"program.questions: is set beside code.*Leave one of the two out"):
+        load_config("proposer-solver", {"program.code": '["deduction"]', "program.questions": "arithmetic"})
 
 
 async def test_kinds_take_turns_over_updates_too():

@@ -195,6 +195,16 @@ class ProposerSolverSettings(ProgramSettings):
     store_size: int = Field(default=500, ge=1, le=10_000_000)
     """Maximum number of stored questions."""
 
+    def rules(self) -> Iterable[Rule]:
+        """Questions are about code or are given."""
+        return (self._about_code_or_given,)
+
+    def _about_code_or_given(self) -> None:
+        if self.code and self.questions is not None:
+            raise at_field(
+                "is set beside code, whose questions are its own", "Leave one of the two out", "questions"
+            )
+
 
 class ProofsSettings(ProtocolSettings, ProgramSettings):
     """A verifier judges claims by questioning provers that want to convince it."""
