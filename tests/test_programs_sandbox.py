@@ -4,7 +4,10 @@ import ast
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -217,6 +220,29 @@ async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
     monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
     assert (await one.run("while True: pass")).kind == "refused"
     one.close()
+
+
+RUN = """
+import asyncio
+from sparring.programs.code.sandbox import Sandbox
+
+print(asyncio.run(Sandbox(1).run("", "1 + 1")).text, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda run: run.communicate("")], ids=["kill", "end"])
+def test_its_processes_end_with_the_run_however_that_ends(end):
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout.readline() == "2\n"
+    workers = psutil.Process(run.pid).children()
+    assert len(workers) == 1
+    end(run)
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    run.communicate()
+    assert alive == []
 
 
 def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):
