@@ -90,10 +90,10 @@ async def question_of(domain, program, *inputs):
 @pytest.mark.parametrize(
     ("said", "right"),
     [
-        ("Output: [2, 2]", True),
-        ("Output: [2,2.0]", True),
-        ("Output: (2, 2)", False),
-        ("Output: f([1])", False),
+        ("f([2]) == [2, 2]", True),
+        ("f([2]) == [2,2.0]", True),
+        ("f([2]) == (2, 2)", False),
+        ("f([2]) == f([1])", False),
     ],
 )
 async def test_deduction_compares_values(said, right):
@@ -106,18 +106,18 @@ async def test_deduction_compares_values(said, right):
 @pytest.mark.parametrize(
     ("said", "right"),
     [
-        ("Input: 3", True),
-        ("Input: -3", True),
-        ("I think\nInput: 4\nInput: 3", True),
-        ("Input: 4", False),
-        ("Input: globals().update(f=lambda x: 9)", False),
-        ("Input: type('A', (), {'__mul__': lambda a, b: 9})()", False),
+        ("f(3) == 9", True),
+        ("f(-3) == 9", True),
+        ("I think\nf(4) == 9\nf(3) == 9", True),
+        ("f(4) == 9", False),
+        ("f(globals().update(f=lambda x: 9)) == 9", False),
+        ("f(type('A', (), {'__mul__': lambda a, b: 9})()) == 9", False),
     ],
 )
 async def test_abduction_takes_any_input_with_that_output_that_is_plain_data(said, right):
     domain = Abduction()
     question = await question_of(domain, "def f(x):\n    return x * x", "3")
-    assert "Input: 3" not in domain.solver_prompt(question)
+    assert "f(3)" not in domain.solver_prompt(question)
     assert await domain.judge(domain.parse_answer(said), question) is right
 
 
@@ -177,9 +177,9 @@ def model(messages, seed):
     asked = messages[-1]["content"]
     if asked in PROPOSALS:
         return PROPOSALS[asked]
-    if "What is the output?" in asked:
-        return ["Output: 6", "Output: 7"][seed % 2]
-    return "Input: 3" if "What is an input?" in asked else "def f(x):\n    return x"
+    if "f(3) == ..." in asked:
+        return ["f(3) == 6", "f(3) == 7"][seed % 2]
+    return "f(3) == 6" if "f(...) == 6" in asked else "def f(x):\n    return x"
 
 
 async def test_an_update_asks_all_kinds_and_pays_each_as_the_paper_does():

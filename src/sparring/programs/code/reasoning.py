@@ -19,7 +19,8 @@ from sparring.programs.questions import Domain, Question, Turns
 INDUCTION_INPUTS = 4
 """Inputs of a question of induction, of which a solver sees the first half."""
 _INPUT = re.compile(r"^Input: *(\S.*)$", re.MULTILINE)
-_OUTPUT = re.compile(r"Output: *(\S.*)")
+_STATED = re.compile(r"f\((.*)\) == (\S.*)")
+"""An answer repeats the call: a small model reads the program and the input better while it writes them."""
 _HELD_OUT_SEED = 2025
 _ON_NUMBERS = ["x", "x + 1", "x - 1", "x + {a}", "x * 2", "[x]", "[x, x]", "[x, {a}]"]
 _ON_LISTS = ["x", "x[0]", "x[-1]", "len(x)", "x[:1]", "x[1:]", "x[::-1]", "x + [{a}]"]
@@ -105,7 +106,7 @@ class CodeDomain(Domain):
         return f"{self.kind}\n{question['question']}"
 
     def _solved(self) -> list[Question]:
-        return self._drawn(random.Random(1), 8, set())
+        return self._drawn(random.Random(1), 12, set())
 
     def _drawn(self, rng: random.Random, count: int, taken: set[str]) -> list[Question]:
         found: list[Question] = []
@@ -130,14 +131,16 @@ class Deduction(CodeDomain):
     kind: CodeKind = "deduction"
 
     def made(self, program: str, inputs: list[str], outputs: list[str]) -> CodeQuestion:
-        question = f"{program}\nInput: {inputs[0]}\nWhat is the output?"
+        question = f"{program}\nComplete: f({inputs[0]}) == ..."
         return _question(self.kind, question, outputs[0], program, inputs, outputs)
 
     def answer_of(self, question: CodeQuestion) -> str:
-        return f"Output: {question['outputs'][0]}"
+        return _stated(question)
 
     def parse_answer(self, text: str) -> str | None:
-        return _last(_OUTPUT, text)
+        """Return what follows the last ``f(...) ==``."""
+        found = _STATED.findall(text)
+        return found[-1][1].strip() if found else None
 
     async def judge(self, result: str, question: Question) -> bool:
         """Return whether the answer is a literal of the same value."""
@@ -150,14 +153,16 @@ class Abduction(CodeDomain):
     kind: CodeKind = "abduction"
 
     def made(self, program: str, inputs: list[str], outputs: list[str]) -> CodeQuestion:
-        question = f"{program}\nOutput: {outputs[0]}\nWhat is an input?"
+        question = f"{program}\nComplete: f(...) == {outputs[0]}"
         return _question(self.kind, question, inputs[0], program, inputs, outputs)
 
     def answer_of(self, question: CodeQuestion) -> str:
-        return f"Input: {question['inputs'][0]}"
+        return _stated(question)
 
     def parse_answer(self, text: str) -> str | None:
-        return _last(_INPUT, text)
+        """Return what stands in the parentheses of the last ``f(...) ==``."""
+        found = _STATED.findall(text)
+        return found[-1][0].strip() if found else None
 
     async def judge(self, result: str, question: Question) -> bool:
         """Return whether the function returns the output for the answer, which must be literals."""
@@ -231,9 +236,8 @@ def _counted(count: int) -> str:
     return "an input" if count == 1 else f"{count} different inputs"
 
 
-def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.findall(text)
-    return found[-1].strip() if found else None
+def _stated(one: CodeQuestion) -> str:
+    return f"f({one['inputs'][0]}) == {one['outputs'][0]}"
 
 
 def _value(rng: random.Random, on_numbers: bool) -> int | list[int]:
