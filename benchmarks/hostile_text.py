@@ -40,10 +40,10 @@ from sparring.commands.play import play_game
 from sparring.core import CallSettings, InputError, Messages, MockInferenceClient
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.chat_tokens import ChatTokens
+from sparring.core.files import cache_directory
 from sparring.engine.server import create_app
 from sparring.envs.game import Game
 from sparring.envs.templates import get_template
-from sparring.learn.model_cache import cache_directory
 from sparring.view.cards import card_of
 from sparring.view.charts import Chart, Line
 from sparring.view.watch.header import header

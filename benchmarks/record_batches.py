@@ -23,11 +23,11 @@ from sparring.collection.buffers import StepBuffer
 from sparring.collection.transforms import SamePromptBaseline
 from sparring.core import AgentSpec, Arena, PlaySpec, Role, Step, TrainingRecord, derive_seed, trajectories_of
 from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.files import cache_directory
 from sparring.core.records import records_from_steps
 from sparring.engine.engine import EmbeddedEngine
 from sparring.envs.game_episode import GameEpisode
 from sparring.envs.templates import get_template
-from sparring.learn.model_cache import cache_directory
 from sparring.learn.model_files import resolve_model
 from sparring.learn.policy import TRAINED, LoraSettings, PolicyModel
 

@@ -22,6 +22,7 @@ OF_EXTRAS = {
     "h11": LISTENING,
     "textual": ("view.watch.",),
     "vllm": ("engine.vllm_plugin",),
+    "wasmtime": ("programs.code.worker",),
     "verifiers": ("programs.verifiers_", "compat.verifiers"),
     "gem": ("envs.gem_games",),
     "gymnasium": ("envs.gymnasium_games",),

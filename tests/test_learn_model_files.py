@@ -11,7 +11,7 @@ import pytest
 
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.learn.model_cache import cache_directory
+from sparring.core.files import cache_directory
 from sparring.learn.model_files import check_model_name, resolve_model
 from sparring.learn.policy import LoraSettings, PolicyModel
 from tiny_models import tiny_model

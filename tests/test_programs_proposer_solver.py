@@ -19,7 +19,8 @@ from sparring.core import (
     Rollout,
 )
 from sparring.evaluation.match import play_of_program
-from sparring.programs.proposer_solver import ProposerSolverArena, make_proposer_rubric
+from sparring.programs.proposer_episodes import make_proposer_rubric
+from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.programs.questions import Arithmetic, OpenQuestions, Question
 
 ARITHMETIC = Arithmetic()

@@ -23,10 +23,9 @@ from sparring.cluster.transfer import Listing, listing_of_known, take
 from sparring.config import Config
 from sparring.config.run import RaySettings
 from sparring.core import InputError
-from sparring.core.files import LOCK, is_locked, lock_directory, read_copies
+from sparring.core.files import LOCK, cache_directory, is_locked, lock_directory, read_copies
 from sparring.core.locks import lock
 from sparring.learn.gguf.file import SUFFIX
-from sparring.learn.model_cache import cache_directory
 from sparring.learn.model_files import model_copy_files
 from sparring.run.run_layout import GIVEN
 

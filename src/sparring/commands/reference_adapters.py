@@ -14,9 +14,8 @@ from sparring.config import load_config
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import ADAPTER_FILE
 from sparring.core.env_id import env_name
-from sparring.core.files import sha256_of
+from sparring.core.files import cache_directory, sha256_of
 from sparring.evaluation.reference import REFERENCE, ReferencePool
-from sparring.learn.model_cache import cache_directory
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import split_checkpoint
 from sparring.view.tables import Row, Table

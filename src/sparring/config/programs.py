@@ -28,9 +28,10 @@ from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of
 
+CodeKind = Literal["deduction", "abduction", "induction"]
 OnJudgeFailure = Literal["fail", "draw"]
 Form = Literal["review", "vote", "plan"]
-ProposerReward = Literal["near_target", "hard", "mixed"]
+ProposerReward = Literal["near_target", "hard", "learnability", "mixed"]
 SolverLabels = Literal["answer", "majority", "shares"]
 ProposerLabels = Literal["answer", "stated", "majority"]
 Repetitions = Literal["stored", "clusters", "free"]
@@ -195,6 +196,10 @@ class ProposerSolverSettings(ProgramSettings):
     """The kind of questions: in `words`, `arithmetic` (`23 + 48`), or `expressions` of a small deterministic
     language (`ADD(3, MUL(2, 4))`), whose proposer also states the value and can be wrong. By default in words
     if `questions` says from where, else arithmetic."""
+    code: Annotated[list[CodeKind], Needs("wasmtime", "code")] = Field(default=[], max_length=3)
+    """Kinds of questions about Python functions, which are asked in turn instead of arithmetic: `deduction`
+    (what does it return?), `abduction` (for which input?), `induction` (which function is it?). Programs run
+    in a sandbox; needs the extra `code`."""
     depth: Annotated[int, Only("domain", ("expressions",), refused=True)] = Field(default=2, ge=1, le=6)
     """The levels of operators in the first examples; held-out questions have 1 to as many."""
     batch_size: int = Field(default=32, ge=1, le=10_000_000)
@@ -212,7 +217,11 @@ class ProposerSolverSettings(ProgramSettings):
     most."""
     proposer_reward: ProposerReward = "near_target"
     """What a question earns by its share p of right answers: `near_target` (1 - 2 |p - target|, at least
-    -0.5), `hard` (1 - p), or `mixed` (1 if answers are partly right, else 0)."""
+    -0.5), `hard` (1 - p), `learnability` (1 - p, but 0 if none or all are right), or `mixed` (1 if answers
+    are partly right, else 0)."""
+    penalties: bool = False
+    """What keeps the requested form but is wrong, or cannot be asked, earns -0.5, and what lacks the form -1.
+    Otherwise a wrong answer earns 0, and an invalid question `invalid_reward`."""
     invalid_reward: float = Field(default=-1.0, ge=-1e6, le=0)
     """What an invalid question earns."""
     repetitions: Repetitions = "stored"
@@ -243,7 +252,7 @@ class ProposerSolverSettings(ProgramSettings):
 
     def rules(self) -> Iterable[Rule]:
         """Words come from somewhere, and what only expressions have is not asked of other questions."""
-        return self._words, self._expressions_only
+        return self._words, self._expressions_only, self._about_code_alone
 
     def _words(self) -> None:
         if self.domain == "words" and self.questions is None:
@@ -258,6 +267,13 @@ class ProposerSolverSettings(ProgramSettings):
         if self.proposer_labels == "stated":
             problem = 'is "stated", but only proposers of expressions state an answer that may be wrong'
             raise at_field(problem, fix, "proposer_labels")
+
+    def _about_code_alone(self) -> None:
+        if self.code and (self.questions is not None or self.domain is not None):
+            other = "domain" if self.questions is None else "questions"
+            raise at_field(
+                "is set beside code, whose questions are its own", "Leave one of the two out", other
+            )
 
 
 class ProofsSettings(ProtocolSettings, ProgramSettings):

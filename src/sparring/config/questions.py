@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from sparring.config.base import FilePath, Name, Settings, at_field
-from sparring.config.facts import CLASS_FILE, Relative
+from sparring.config.facts import CLASS_FILE, Needs, Relative
 from sparring.core.own_code import is_class_path, name_of, with_file
 
 BUNDLED_TASKS = ("arithmetic", "sums")
@@ -21,6 +21,8 @@ GENERATED = "reasoning_gym:"
 FILE_END = ".jsonl"
 EXACT = "exact"
 """The score of answers that are the same as the right one, up to the way they are written."""
+TESTS = "tests"
+"""The score of answers that are programs, and the field of a row with their tests."""
 TRAINED_SPLIT, TASK_SPLIT = "train", "test"
 """The parts of a dataset that programs and tasks read by default."""
 
@@ -102,16 +104,19 @@ class QuestionSource(Settings):
 class ScoreSettings(Settings):
     """How answers are scored."""
 
-    score: Annotated[FilePath | None, CLASS_FILE] = None
-    """`exact` (the stated answer is the right one), or a function of your own, such as `mine.py:score`. By
-    default reasoning-gym's own for its datasets, else `exact`."""
+    score: Annotated[FilePath | None, CLASS_FILE, Needs("wasmtime", "code", (TESTS,))] = None
+    """`exact` (the stated answer is the right one), `tests` (the answer is a block of Python that passes the
+    `tests` of its row in a sandbox; needs the extra `code`), or a function of your own, such as
+    `mine.py:score`. By default reasoning-gym's own for its datasets, else `exact`. A row's `tests` are
+    `["assert f(2) == 4"]`, with a literal on the right, or `[{"input": [2], "output": 4}]` beside
+    `"function": "f"`; it needs no answer."""
 
     @field_validator("score")
     @classmethod
     def _score_is_known(cls, score: str | None) -> str | None:
-        if score in (None, EXACT) or is_class_path(score):
+        if score in (None, EXACT, TESTS) or is_class_path(score):
             return score
-        raise at_field(f"there is no score {score[:60]!r}", f"Use {EXACT} or FILE.py:FUNCTION")
+        raise at_field(f"there is no score {score[:60]!r}", f"Use {EXACT}, {TESTS} or FILE.py:FUNCTION")
 
 
 class HeldOutSettings(Settings):

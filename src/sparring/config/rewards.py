@@ -210,6 +210,8 @@ class CreditSettings(Settings):
     group: Annotated[Grouping, Only("type", ("grpo", "rloo", "reinforce_pp_baseline"))] = "seat"
     """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
     episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
+    by_role: Annotated[bool, Only("type", ("reinforce_pp",))] = False
+    """For `reinforce_pp`: take mean and deviation over one role in episodes of one type."""
     normalize: Annotated[bool, Only("type", ("grpo",))] = False
     """For `grpo`: divide by the group's standard deviation."""
     positive_only: Annotated[bool, Only("type", ("grpo",))] = False

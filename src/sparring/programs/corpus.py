@@ -24,7 +24,7 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.programs.documents import Document, load_documents
-from sparring.programs.proposer_solver import ProposerEpisode, SolveEpisode, make_proposer_rubric
+from sparring.programs.proposer_episodes import ProposerEpisode, SolveEpisode, make_proposer_rubric
 from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
 from sparring.programs.tasks import hold_out, in_turns
 

@@ -35,18 +35,19 @@ class Labels:
             agrees = result is not None and counted.answer is not None and self._same(result, counted.answer)
             rollout.set_reward(role_id, share if self.solver == "shares" else float(agrees))
 
-    def pass_rate(self, question: Question, answers: Sequence[str | None], counted: Vote) -> float:
+    def pass_rate(self, question: Question, answered: Sequence[Rollout], counted: Vote) -> float:
         """Return the share of answers that are right for the proposer."""
         if self.proposer == "majority":
             return counted.share
-        right = [one is not None and self.is_right(one, question) for one in answers]
-        return sum(right) / len(right)
+        return sum(self.is_right(one, question) for one in answered) / len(answered)
 
-    def is_right(self, answer: str, question: Question) -> bool:
+    def is_right(self, answered: Rollout, question: Question) -> bool:
         """Return whether an answer is the question's own, or the one that its proposer stated."""
+        result: str | None = answered.extras["result"]
         if self.proposer == "stated":
-            return self._same(answer, question.get("stated", question["ground_truth"]))
-        return self.domain.is_correct(answer, question)
+            stated = question.get("stated", question["ground_truth"])
+            return result is not None and self._same(result, stated)
+        return bool(answered.extras.get("right"))
 
     def _same(self, one: str, other: str) -> bool:
         return self.domain.is_correct(one, {"question": "", "ground_truth": other})

@@ -8,8 +8,8 @@ only once: a repetition of a stored question earns the lowest reward of a valid 
 step share the rewards of one new question and repetitions.
 """
 
+import math
 import random
-from typing import Any
 
 from sparring.config.programs import ProposerSolverSettings
 from sparring.config.questions import SplitQuestions
@@ -18,218 +18,33 @@ from sparring.core import (
     Artifact,
     ArtifactStore,
     CreditAssigner,
-    EpisodeError,
     EpisodeRequest,
-    EpisodeState,
     GenerateResult,
     GRPOCredit,
     InferenceClient,
-    RewardFn,
     Role,
     Rollout,
-    Rubric,
-    SingleTurnEpisode,
     TrainingBatch,
-    Utterance,
     VerboseLogger,
     derive_seed,
 )
-from sparring.core.current_episode import current_episode
+from sparring.programs.code.reasoning import KINDS
 from sparring.programs.data_gate import DataGate, Proposed
 from sparring.programs.expressions import Expressions
 from sparring.programs.labels import Labels
-from sparring.programs.proposer_rewards import lowest_reward, question_reward
-from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question, Turns
+from sparring.programs.proposer_episodes import DEFAULTS, ProposerEpisode, SolveEpisode, named
+from sparring.programs.proposer_rewards import lowest_reward
+from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 from sparring.programs.similarity import cluster_shares
 from sparring.programs.task_sources import load_questions
 from sparring.programs.tasks import hold_out
 
-DEFAULTS = ProposerSolverSettings()
 LEAST_WEIGHT = 0.05
 EVALUATION_PROMPTS = 4
+HELD_OUT = 300
+"""Questions of :meth:`ProposerSolverArena.evaluate` that domains make."""
 CLUSTER_DISTANCE = 0.5
 """The mean distance below which clusters of similar questions are one, as in the code of R-Zero."""
-
-
-def make_proposer_rubric(
-    proposer_role: str, target_pass_rate: float = 0.5, settings: ProposerSolverSettings = DEFAULTS
-) -> Rubric:
-    """Return a rubric with the reward of ``question_reward``: by default 1 - 2 |pass rate - target|, but at
-    least -0.5. A repeated question earns -0.5, an invalid one -1, unless the settings say otherwise.
-
-    Metrics without a reward: ``valid``, ``leaked`` and ``repeated`` (1 or 0), ``failed_solvers``, and of
-    questions that were asked ``pass_rate`` and ``agreement``, the share of the most common answer.
-    ``label_right`` says whether that answer is the true one, and ``stated_right`` whether the proposer's is,
-    where the truth is known; 0 where there is none.
-    """
-    kind = settings.proposer_reward
-
-    def goldilocks(rollout: Rollout, arena: Arena) -> dict[str, float]:
-        extras = rollout.extras
-        if not extras["valid"] and not extras.get("leaked"):
-            return {proposer_role: settings.invalid_reward}
-        if extras["repeated"] and settings.repetitions == "stored":
-            return {proposer_role: lowest_reward(kind)}
-        return {proposer_role: question_reward(kind, extras["pass_rate"], target_pass_rate)}
-
-    def measured(name: str) -> RewardFn:
-        def measure(rollout: Rollout, arena: Arena) -> dict[str, float]:
-            return {proposer_role: float(rollout.extras[name])} if name in rollout.extras else {}
-
-        measure.__name__ = name
-        return measure
-
-    names = ("valid", "leaked", "repeated", "failed_solvers", "pass_rate", "agreement")
-    metrics = [measured(name) for name in (*names, "label_right", "stated_right")]
-    return Rubric([goldilocks, *metrics], [1.0] + [0.0] * len(metrics))
-
-
-class SolveEpisode(SingleTurnEpisode):
-    """One question and one answer, with reward 1 if it is right and not truncated, else 0, which labels may
-    replace in training. The artifact is a Question."""
-
-    episode_type = "solve"
-
-    def __init__(self, solver_role: str = "Solver", domain: Domain | None = None) -> None:
-        super().__init__()
-        self.solver_role = solver_role
-        self.domain = domain or Arithmetic()
-        self._turns = self.domain.solver_turns()
-        self._rubric = Rubric([self.exact_match])
-
-    @property
-    def rubric(self) -> Rubric:
-        return self._rubric
-
-    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        return self.solver_role
-
-    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        _show(state, self.solver_role, self._turns)
-        return self.domain.solver_prompt(artifact)
-
-    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return ``result``, which the solver stated; it is ``None`` if there is none."""
-        step = state.trajectory[-1]
-        cut = step.info["finish_reason"] == "length"
-        return {"result": None if cut else self.domain.parse_answer(step.completion_text)}
-
-    def exact_match(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
-        """Return 1 for the question's own answer, else 0; a metric as well, whatever the labels are."""
-        result = rollout.extras["result"]
-        right = result is not None and self.domain.is_correct(result, rollout.artifact)
-        return {self.solver_role: float(right)}
-
-
-class ProposerEpisode(SingleTurnEpisode):
-    """One proposal, followed by ``solver_rollouts`` sub-episodes ``solve`` on it.
-
-    The artifact is ``{"examples": [Question, ...]}``. A question that cannot be parsed or is truncated is
-    invalid and has no sub-episodes, unless it can be asked and leaks through the gate. One that is already in
-    the arena's store ``questions`` is a repetition; without that rule, a proposer soon writes the same good
-    question every time. Failed sub-episodes are left out of the pass rate and counted; if all of them fail,
-    this episode fails too.
-
-    Solvers are trained on sub-episodes with ``train_solvers``, but never on questions whose keys are
-    ``held_out``. ``settings`` say what the rewards are, and what leaks.
-    """
-
-    episode_type = "propose"
-
-    def __init__(
-        self,
-        proposer_role: str = "Proposer",
-        solver_rollouts: int = 8,
-        target_pass_rate: float = 0.5,
-        domain: Domain | None = None,
-        *,
-        train_solvers: bool = False,
-        held_out: frozenset[str] = frozenset(),
-        settings: ProposerSolverSettings = DEFAULTS,
-        solver_role: str = "Solver",
-    ) -> None:
-        super().__init__()
-        self.proposer_role = proposer_role
-        self.solver_role = solver_role
-        self.solver_rollouts = solver_rollouts
-        self.domain = domain or Arithmetic()
-        self.train_solvers = train_solvers
-        self.held_out = held_out
-        self.labels = Labels(self.domain, settings.solver_labels, settings.proposer_labels)
-        self.gate = DataGate(settings.gate)
-        self._rubric = make_proposer_rubric(proposer_role, target_pass_rate, settings)
-
-    @property
-    def rubric(self) -> Rubric:
-        return self._rubric
-
-    def get_initial_actor(self, artifact: Any, state: EpisodeState) -> str:
-        return self.proposer_role
-
-    def get_initial_prompt(self, arena: Arena, artifact: Any, state: EpisodeState) -> str:
-        _show(state, self.proposer_role, self.domain.proposer_turns(artifact["examples"]))
-        return self.domain.proposer_prompt()
-
-    async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
-        state = await super().rollout(arena, artifact, state)
-        step = state.trajectory[-1]
-        cut = step.info["finish_reason"] == "length"
-        question = None if cut else self.domain.parse_question(step.completion_text)
-        leaked = self._leaked(step.completion_text) if question is None and not cut else None
-        asked = question or leaked
-        found = {"question": asked, "valid": question is not None, "leaked": leaked is not None}
-        state.data |= found | {"held_out": False, "repeated": False}
-        if asked is not None:
-            key = self.domain.key(asked)
-            store = arena.stores.get("questions")
-            state.data["held_out"] = key in self.held_out
-            state.data["repeated"] = store is not None and store.get(key) is not None
-            trained = self.train_solvers and key not in self.held_out
-            request = EpisodeRequest("solve", asked, is_trainable=trained)
-            state.child_results += await arena.generate_rollouts([request] * self.solver_rollouts)
-            solved = [one.rollout for one in state.child_results if one.rollout.error is None]
-            state.data["judged"] = self._judged(asked, solved) if solved else {}
-        return state
-
-    def _leaked(self, text: str) -> Question | None:
-        """Return an invalid question that can be asked, if it passes for a valid one."""
-        question = self.domain.parse_invalid(text)
-        episode = current_episode.get()
-        seed = (episode.seed if episode is not None else None) or 0
-        return question if question is not None and self.gate.leaks(seed) else None
-
-    def get_extras(self, state: EpisodeState) -> dict[str, Any]:
-        """Return ``valid``, ``leaked``, ``question`` (``None`` if it was not asked), ``held_out``,
-        ``repeated``, ``solver_rewards`` and ``failed_solvers``; for a question that was asked also
-        ``pass_rate``, ``agreement``, ``label_agrees`` and whether labels are true."""
-        solved = [result.rollout for result in state.child_results]
-        finished = [rollout for rollout in solved if rollout.error is None]
-        extras = {
-            **{name: state.data[name] for name in ("valid", "leaked", "question", "held_out", "repeated")},
-            "solver_rewards": [sum(rollout.rewards.values()) for rollout in finished],
-            "failed_solvers": len(solved) - len(finished),
-        }
-        if solved and not finished:
-            raise EpisodeError(f"all {len(solved)} solvers failed; the last: {solved[-1].error}")
-        judged: dict[str, float] = state.data.get("judged", {})
-        return extras | judged
-
-    def _judged(self, question: Question, solved: list[Rollout]) -> dict[str, float]:
-        """Reward the solvers by their labels, and return what is known about the question."""
-        answers = [rollout.extras["result"] for rollout in solved]
-        counted = self.labels.vote(answers)
-        self.labels.reward_solvers(self.solver_role, solved, counted)
-        common, stated = counted.answer, question.get("stated")
-        judged: dict[str, float] = {
-            "pass_rate": self.labels.pass_rate(question, answers, counted),
-            "agreement": counted.share,
-            "label_agrees": common is not None and self.labels.is_right(common, question),
-        }
-        if self.domain.truth_is_known:
-            judged["label_right"] = float(common is not None and self.domain.is_correct(common, question))
-            if stated is not None:
-                judged["stated_right"] = float(self.domain.is_correct(stated, question))
-        return judged
 
 
 def _split_questions(settings: SplitQuestions) -> tuple[list[Question], list[Question]]:
@@ -243,11 +58,6 @@ def _split_questions(settings: SplitQuestions) -> tuple[list[Question], list[Que
 
 def _computed(settings: ProposerSolverSettings) -> Domain:
     return Expressions(settings.depth) if settings.domain == "expressions" else Arithmetic()
-
-
-def _show(state: EpisodeState, role_id: str, turns: Turns) -> None:
-    for asked, answered in turns:
-        state.transcript += [Utterance("", asked), Utterance(role_id, answered)]
 
 
 class ProposerSolverArena(Arena):
@@ -293,31 +103,57 @@ class ProposerSolverArena(Arena):
         self.settings = settings
         if settings.questions is not None and questions is None and settings.domain in (None, "words"):
             questions, held_out = _split_questions(settings.questions)
-        self.domain = domain or (OpenQuestions(questions) if questions else _computed(settings))
-        self.questions = questions or self.domain.seed_questions()
-        self.held_out = self.domain.held_out_questions(300) if held_out is None else held_out
-        self._held_out_keys = frozenset(map(self.domain.key, self.held_out))
-        proposer, solver = settings.proposer_policy, settings.solver_policy
-        self.add_role(Role("Proposer", max_tokens=self.domain.proposal_tokens, policy=proposer))
-        self.add_role(Role("Solver", max_tokens=self.domain.answer_tokens, policy=solver))
-        self.add_episode("solve", SolveEpisode("Solver", self.domain))
-        propose = ProposerEpisode(
-            "Proposer",
-            settings.solver_rollouts,
-            settings.target_pass_rate,
-            self.domain,
-            train_solvers=settings.train_solvers,
-            held_out=self._held_out_keys,
-            settings=settings,
-        )
-        self.labels, self.gate = propose.labels, propose.gate
-        self.add_episode("propose", propose)
+        self.domains: dict[str, Domain] = {kind: KINDS[kind]() for kind in settings.code}
+        if not self.domains:
+            one = domain or (OpenQuestions(questions) if questions else _computed(settings))
+            self.domains = {"": one}
+        domains = self.domains.values()
+        self.questions = questions or [one for each in domains for one in each.seed_questions()]
+        if held_out is None:
+            count = HELD_OUT // len(domains)
+            held_out = [one for each in domains for one in each.held_out_questions(count)]
+        self.held_out = held_out
+        self._held_out_keys = frozenset(map(self._key, self.held_out))
+        self.gate = DataGate(settings.gate)
+        self.labels = {
+            kind: Labels(each, settings.solver_labels, settings.proposer_labels)
+            for kind, each in self.domains.items()
+        }
+        self._add_roles()
+        for kind, each in self.domains.items():
+            self._add_episodes(kind, each)
         self.add_store("questions", ArtifactStore(settings.store_size, derive_seed(seed, "questions")))
         for question in self.questions:
             self._store(question, 1.0)
 
+    def _add_roles(self) -> None:
+        settings, domains = self.settings, self.domains.values()
+        longest = max(each.proposal_tokens for each in domains)
+        self.add_role(Role("Proposer", max_tokens=longest, policy=settings.proposer_policy))
+        longest = max(each.answer_tokens for each in domains)
+        self.add_role(Role("Solver", max_tokens=longest, policy=settings.solver_policy))
+
+    def _add_episodes(self, kind: str, domain: Domain) -> None:
+        settings = self.settings
+        solve = SolveEpisode("Solver", domain, kind=kind, penalties=settings.penalties)
+        self.add_episode(solve.episode_type, solve)
+        propose = ProposerEpisode(
+            "Proposer",
+            settings.solver_rollouts,
+            settings.target_pass_rate,
+            domain,
+            train_solvers=settings.train_solvers,
+            held_out=self._held_out_keys,
+            settings=settings,
+            kind=kind,
+        )
+        self.add_episode(propose.episode_type, propose)
+
+    def _key(self, question: Question) -> str:
+        return self.domains[_kind(question)].key(question)
+
     def _store(self, question: Question, weight: float) -> None:
-        key = self.domain.key(question)
+        key = self._key(question)
         weight = 0.0 if key in self._held_out_keys else weight
         self.stores["questions"].add(Artifact(question, key, weight))
 
@@ -326,15 +162,24 @@ class ProposerSolverArena(Arena):
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
+        each = self.settings.proposals_per_prompt
+        earlier = self.step_num * math.ceil(self.settings.batch_size / each)
         for index in range(self.settings.batch_size):
-            if index % self.settings.proposals_per_prompt == 0:
-                shown = rng.sample(self.questions, min(self.settings.examples, len(self.questions)))
-            group = f"prompt-{index // self.settings.proposals_per_prompt}"
-            requests.append(EpisodeRequest("propose", {"examples": shown}, {"group": group}))
+            number = index // each
+            if index % each == 0:
+                kind, shown = self._examples(rng, earlier + number)
+            group = {"group": f"prompt-{number}"}
+            requests.append(EpisodeRequest(named("propose", kind), {"examples": shown}, group))
         for one in store.sample(self.settings.asked_again, weighted=True):
-            again = EpisodeRequest("solve", one.data, {"group": one.id})
+            again = EpisodeRequest(named("solve", _kind(one.data)), one.data, {"group": one.id})
             requests += [again] * self.settings.solver_rollouts
         return requests
+
+    def _examples(self, rng: random.Random, number: int) -> tuple[str, list[Question]]:
+        """Return what a prompt asks for, the kinds in turn, and the examples that it shows."""
+        kind = [*self.domains][number % len(self.domains)]
+        known = [one for one in self.questions if _kind(one) == kind]
+        return kind, rng.sample(known, min(self.settings.examples, len(known)))
 
     def adjust_rewards(self, results: list[GenerateResult]) -> None:
         """Pay for repetitions what the settings say, reward answers to questions that were asked again by
@@ -343,11 +188,12 @@ class ProposerSolverArena(Arena):
         if self.settings.repetitions == "stored":
             self._share_among_copies([one.rollout for one in asked if not one.rollout.extras["repeated"]])
         elif self.settings.repetitions == "clusters":
-            proposals = sum(one.rollout.episode_type == "propose" for one in results)
+            proposals = sum(_is_proposal(one.rollout) for one in results)
             self._subtract_cluster_shares([one.rollout for one in asked], proposals)
         for rollouts in self._asked_again(results):
-            counted = self.labels.vote([rollout.extras["result"] for rollout in rollouts])
-            self.labels.reward_solvers("Solver", rollouts, counted)
+            labels = self.labels[_kind(rollouts[0].artifact)]
+            counted = labels.vote([rollout.extras["result"] for rollout in rollouts])
+            labels.reward_solvers("Solver", rollouts, counted)
         self._pass_gate(results, asked)
 
     def _share_among_copies(self, new: list[Rollout]) -> None:
@@ -355,7 +201,7 @@ class ProposerSolverArena(Arena):
         lowest = lowest_reward(self.settings.proposer_reward)
         copies: dict[str, list[Rollout]] = {}
         for rollout in new:
-            copies.setdefault(self.domain.key(rollout.extras["question"]), []).append(rollout)
+            copies.setdefault(self._key(rollout.extras["question"]), []).append(rollout)
         for rollouts in copies.values():
             count = len(rollouts)
             for rollout in rollouts:
@@ -375,7 +221,7 @@ class ProposerSolverArena(Arena):
         known = {one.id: one.data["question"] for one in self.stores["questions"].all()}
         verdicts = self.gate.judge([self._proposed(one.rollout) for one in asked], known)
         for result in results:
-            if result.rollout.episode_type == "propose" and result.rollout.error is None:
+            if _is_proposal(result.rollout) and result.rollout.error is None:
                 result.rollout.metrics["enters/Proposer"] = 0.0
         for result, verdict in zip(asked, verdicts, strict=True):
             named = {f"gate_{name}/Proposer": float(has) for name, has in verdict.items()}
@@ -387,15 +233,15 @@ class ProposerSolverArena(Arena):
     def _proposed(self, rollout: Rollout) -> Proposed:
         extras = rollout.extras
         found = (extras["pass_rate"], extras["agreement"], extras["label_agrees"])
-        return Proposed(self.domain.key(extras["question"]), extras["question"]["question"], *found)
+        return Proposed(self._key(extras["question"]), extras["question"]["question"], *found)
 
     def _asked_again(self, results: list[GenerateResult]) -> list[list[Rollout]]:
         """Return the answers to each question that was asked again, without failures."""
         again: dict[str, list[Rollout]] = {}
         for result in results:
             rollout = result.rollout
-            if rollout.episode_type == "solve" and rollout.error is None:
-                again.setdefault(self.domain.key(rollout.artifact), []).append(rollout)
+            if not _is_proposal(rollout) and rollout.error is None:
+                again.setdefault(self._key(rollout.artifact), []).append(rollout)
         return list(again.values())
 
     def end_step(self, number: int, results: list[GenerateResult], verbose: bool = False) -> TrainingBatch:
@@ -406,7 +252,8 @@ class ProposerSolverArena(Arena):
                 self._store(rollout.extras["question"], self._weight(rollout.extras["pass_rate"]))
         for rollouts in self._asked_again(results):
             question, answers = rollouts[0].artifact, [rollout.extras["result"] for rollout in rollouts]
-            pass_rate = self.labels.pass_rate(question, answers, self.labels.vote(answers))
+            labels = self.labels[_kind(question)]
+            pass_rate = labels.pass_rate(question, rollouts, labels.vote(answers))
             self._store(question, self._weight(pass_rate))
         return batch
 
@@ -427,16 +274,16 @@ class ProposerSolverArena(Arena):
         episodes are left out.
         """
         solve = [
-            self.evaluation_request("solve", question, "solve", index)
+            self.evaluation_request(named("solve", _kind(question)), question, "solve", index)
             for index, question in enumerate(self.held_out)
         ]
         propose = self._evaluation_proposals()
         results = await self.generate_rollouts(solve + propose)
         rollouts = [result.rollout for result in results if result.rollout.error is None]
-        solved = [one for one in rollouts if one.episode_type == "solve"]
-        proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
+        solved = [one.extras["right"] for one in rollouts if not _is_proposal(one)]
+        proposed = [one.extras for one in rollouts if _is_proposal(one)]
         farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
-        of_solver = {"solver exact match": [one.rewards["Solver"] for one in solved]} if solve else {}
+        of_solver = {"solver exact match": [float(right) for right in solved]} if solve else {}
         return of_solver | {
             "proposer distance": [
                 abs(one["pass_rate"] - self.settings.target_pass_rate) if one["valid"] else farthest
@@ -447,11 +294,17 @@ class ProposerSolverArena(Arena):
 
     def _evaluation_proposals(self) -> list[EpisodeRequest]:
         rng = random.Random(derive_seed(self.seed, "evaluation"))
-        count = min(self.settings.examples, len(self.questions))
-        shown = [rng.sample(self.questions, count) for _ in range(EVALUATION_PROMPTS)]
+        prompts = [self._examples(rng, number) for number in range(EVALUATION_PROMPTS * len(self.domains))]
+        asked = [prompts[index % len(prompts)] for index in range(self.settings.evaluation_proposals)]
         return [
-            self.evaluation_request(
-                "propose", {"examples": shown[index % EVALUATION_PROMPTS]}, "propose", index
-            )
-            for index in range(self.settings.evaluation_proposals)
+            self.evaluation_request(named("propose", kind), {"examples": shown}, "propose", index)
+            for index, (kind, shown) in enumerate(asked)
         ]
+
+
+def _kind(question: Question) -> str:
+    return question.get("kind", "")
+
+
+def _is_proposal(rollout: Rollout) -> bool:
+    return rollout.episode_type.split()[0] == "propose"

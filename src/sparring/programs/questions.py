@@ -20,11 +20,13 @@ Turns = list[tuple[str, str]]
 
 
 class Question(TypedDict):
-    """A question and its right answer, and what its proposer stated to be right if that may differ."""
+    """A question and its right answer; what its proposer ``stated`` to be right, if that may differ; and its
+    ``kind``, if a program has several."""
 
     question: str
     ground_truth: str
     stated: NotRequired[str]
+    kind: NotRequired[str]
 
 
 class Domain(ABC):
@@ -78,6 +80,14 @@ class Domain(ABC):
     @abstractmethod
     def is_correct(self, result: str, question: Question) -> bool:
         """Return whether a stated result is right."""
+
+    async def checked(self, question: Question) -> Question | None:
+        """Return a question with what only a check can tell of it; ``None`` if it cannot be asked."""
+        return question
+
+    async def judge(self, result: str, question: Question) -> bool:
+        """Return whether a stated result is right, which may take a while."""
+        return self.is_correct(result, question)
 
     @abstractmethod
     def key(self, question: Question) -> str:

@@ -23,7 +23,7 @@ from sparring.core import (
     VerboseLogger,
 )
 from sparring.programs.points import OBEDIENCE, QUALITY, PointsJudge
-from sparring.programs.proposer_solver import ProposerEpisode, SolveEpisode
+from sparring.programs.proposer_episodes import ProposerEpisode, SolveEpisode
 from sparring.programs.questions import Arithmetic, Domain, Question, Turns
 
 PROPOSER, SOLVER = "Proposer", "Solver"
@@ -102,7 +102,7 @@ class JudgedSolveEpisode(SolveEpisode):
         """Return the reward of the answer."""
         if self._reward is not None:
             return {SOLVER: await self._points(self._reward, rollout, arena)}
-        return self.exact_match(rollout, arena)
+        return await self.exact_match(rollout, arena)
 
     async def quality(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
         """Return the points for the quality of instruction and answer."""

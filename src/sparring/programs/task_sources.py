@@ -15,6 +15,7 @@ from sparring.config.questions import (
     FILE_END,
     GENERATED,
     TASK_SPLIT,
+    TESTS,
     TRAINED_SPLIT,
     QuestionColumns,
     QuestionSource,
@@ -26,6 +27,7 @@ from sparring.core.answers import last_number, number_of, stated_answer, stated_
 from sparring.core.errors import check_installed, first_line, imported, shown
 from sparring.core.own_code import is_class_path, name_of, own_code, own_function
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
+from sparring.programs.code.tasks import ProgramTask
 from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion
 
 SEED = 0
@@ -92,6 +94,8 @@ def scored(task: Task, score: str | None, field: str) -> Task:
         return task
     if score == EXACT:
         return ShortAnswers(task.questions)
+    if score == TESTS:
+        return ProgramTask(task.questions, field)
     return OwnScores(task.questions, own_function(score, field), name_of(score))
 
 
@@ -136,6 +140,7 @@ def questions_of_rows(
     """Return the questions of rows.
 
     An answer is a text or a number. Of a solution that states its answer by a usual mark, that is the answer.
+    A row with tests needs no answer.
     """
     found = []
     for place, row in rows:
@@ -143,6 +148,9 @@ def questions_of_rows(
         if not isinstance(row, dict):
             raise InputError(field, f"{where} is not an object", _FORM)
         question = _text(row, columns.question, where, field)
+        if columns.answer not in row and TESTS in row:
+            found.append(TaskQuestion(question, "", row))
+            continue
         answer = _number(row.get(columns.answer)) or _text(row, columns.answer, where, field)
         found.append(TaskQuestion(question, stated_answer(answer) or answer, row))
     if not found:

@@ -44,6 +44,10 @@ class Task(ABC):
     def score(self, number: int, answer: str) -> float:
         """Return the score of an answer between 0 and 1, which is right."""
 
+    async def grade(self, number: int, answer: str) -> float:
+        """Return the score, which may take a while: other episodes go on meanwhile."""
+        return self.score(number, answer)
+
     def asked(self, number: int) -> "Asked":
         """Return a question as the artifact of an episode."""
         return Asked(number, self.questions[number].text, self.questions[number].answer)
@@ -141,10 +145,10 @@ class TaskEpisode(Episode):
         """Return the answer that was read."""
         return dict(state.data)
 
-    def scored(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
+    async def scored(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
         """Return the score of the answer that was read."""
         read = rollout.extras["read"]
-        return {self.role_id: 0.0 if read is None else self.task.score(rollout.artifact.number, read)}
+        return {self.role_id: 0.0 if read is None else await self.task.grade(rollout.artifact.number, read)}
 
 
 def hold_out(

@@ -32,7 +32,7 @@ Composed = tuple[
 CREDIT: dict[str, tuple[type[CreditAssigner], tuple[str, ...]]] = {
     "grpo": (assigners.GRPOCredit, ("normalize", "positive_only", "group")),
     "rloo": (assigners.RLOOCredit, ("group",)),
-    "reinforce_pp": (assigners.ReinforcePPCredit, ()),
+    "reinforce_pp": (assigners.ReinforcePPCredit, ("by_role",)),
     "reinforce_pp_baseline": (assigners.ReinforcePPBaselineCredit, ("group",)),
     "rae": (RAECredit, ("decay",)),
     "spo": (SPOCredit, ("half_life",)),

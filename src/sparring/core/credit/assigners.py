@@ -300,6 +300,7 @@ def _less_the_others(rewards: list[float]) -> list[float]:
     return [reward - (total - reward) / others for reward in rewards]
 
 
+@dataclass
 class ReinforcePPCredit(CreditAssigner):
     """REINFORCE++: A_i = (R_i - mean) / (std + 1e-8) over the whole batch (Hu et al. 2025, arXiv 2501.03262).
 
@@ -307,11 +308,25 @@ class ReinforcePPCredit(CreditAssigner):
     roles. The paper whitens over tokens; here each role of each rollout counts once. The paper also
     subtracts, before it whitens, the KL divergence from each token to the end of its answer, which is missing
     here.
+
+    With ``by_role``, mean and deviation are those of one role in episodes of one type, over all levels: the
+    task-relative REINFORCE++ of Absolute Zero (Zhao et al. 2025, arXiv 2505.03335), which has a baseline for
+    each task of a proposer and of a solver.
     """
 
+    by_role: bool = False
+
     def compute(self, results: list[GenerateResult]) -> dict[RolloutStepKey, float]:
-        entries = [entry for group in groups_of(results, "seat") for entry in group]
-        return weights_of(entries, _whitened([entry.reward for entry in entries]))
+        parts: dict[object, list[GroupEntry]] = {}
+        for rollout in trained_rollouts(results):
+            for role_id, policy in trained_roles(rollout).items():
+                part = (rollout.episode_type, role_id, policy) if self.by_role else None
+                entry = GroupEntry(rollout.rewards[role_id], steps_of_role(rollout, role_id))
+                parts.setdefault(part, []).append(entry)
+        weights: dict[RolloutStepKey, float] = {}
+        for entries in parts.values():
+            weights |= weights_of(entries, _whitened([entry.reward for entry in entries]))
+        return weights
 
 
 @dataclass

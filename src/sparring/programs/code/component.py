@@ -1,0 +1,101 @@
+"""The sandbox as a file: CPython and ``guest.py`` as a WebAssembly component without imports, compiled.
+
+componentize-py links CPython, starts it, imports the guest, and keeps its memory as it then is; wasmtime
+compiles that for this processor. Each takes about fifteen seconds of a core, once: the files stay in the
+user's cache, under a name that changes with the guest and with the versions of both libraries.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from sparring.core import InputError
+from sparring.core.errors import check_installed
+from sparring.core.files import cache_directory, write_file
+from sparring.core.locks import lock
+
+EXTRA, PACKAGES = "code", ("componentize_py", "wasmtime")
+WORKER = Path(__file__).with_name("worker.py")
+GUEST = Path(__file__).with_name("guest.py")
+WORLD = """package sparring:code;
+
+world sandbox {
+  export run: func(source: string, call: string, arguments: option<string>, room: u32)
+    -> tuple<string, string, string>;
+  export same: func(first: string, second: string) -> bool;
+}
+"""
+"""What of the guest can be called. The component has no other interface and no imports."""
+_BUILD = "import componentize_py; componentize_py.script()"
+_LINKED, _COMPILED = "sandbox.wasm", "sandbox.cwasm"
+
+
+def check_sandbox(field: str) -> None:
+    """Raise an InputError if a package that the sandbox needs is missing; ``field`` is who needs it."""
+    check_installed(field, EXTRA, *PACKAGES)
+
+
+def compiled_component(say: Callable[[str], None]) -> Path:
+    """Return the compiled component in the user's cache; it is made if it is not there.
+
+    Raises:
+        InputError: a package is missing, the cache cannot be written, or the component cannot be made.
+    """
+    check_sandbox("sandbox")
+    directory = cache_directory() / f"sandbox-{_key()}"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (directory / ".lock").open("w") as file:
+            lock(file.fileno(), wait=True)
+            if not (directory / _LINKED).exists():
+                say("making the sandbox for programs (about half a minute, once)")
+                write_file(directory / _LINKED, _linked())
+            if not (directory / _COMPILED).exists():
+                write_file(directory / _COMPILED, _compiled(directory / _LINKED))
+    except OSError as error:
+        fix = "Free space or set SPARRING_CACHE to a writable directory"
+        problem = f"{directory} cannot be written ({error.strerror or error})"
+        raise InputError("sandbox", problem, fix) from error
+    return directory / _COMPILED
+
+
+def _key() -> str:
+    made_of = [GUEST.read_text(encoding="utf-8"), WORKER.read_text(encoding="utf-8"), WORLD]
+    made_of += [version(package.replace("_", "-")) for package in PACKAGES]
+    return hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+
+
+def _linked() -> bytes:
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        (place / "world.wit").write_text(WORLD)
+        (place / "guest.py").write_bytes(GUEST.read_bytes())
+        words = ["-q", "-d", "world.wit", "-w", "sandbox", "componentize", "guest"]
+        _made([sys.executable, "-I", "-c", _BUILD, *words, "--stub-wasi", "-p", ".", "-o", _LINKED], place)
+        return (place / _LINKED).read_bytes()
+
+
+def _compiled(linked: Path) -> bytes:
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / _COMPILED
+        _made([sys.executable, "-I", str(WORKER), str(linked), str(target)], Path(scratch))
+        return target.read_bytes()
+
+
+def _made(command: list[str], place: Path) -> None:
+    done = subprocess.run(command, cwd=place, env=bare_environment(), capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        problem = f"the sandbox cannot be made ({last})"
+        raise InputError("sandbox", problem, f"Run: pip install --force-reinstall 'sparring[{EXTRA}]'")
+
+
+def bare_environment() -> dict[str, str]:
+    """Return the environment of processes that need none: what loading and temporary files depend on."""
+    kept = ("LD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ}

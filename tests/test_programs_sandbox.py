@@ -1,0 +1,251 @@
+"""The sandbox: what programs can run, how they end, and that none of them gets out or stays."""
+
+import ast
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostile_programs import WAYS
+from sparring.core import InputError
+from sparring.programs.code import sandbox as module
+from sparring.programs.code.sandbox import Sandbox
+
+pytest.importorskip("wasmtime", reason="needs the extra code")
+pytest.importorskip("componentize_py", reason="needs the extra code")
+GOOD = "def f(text):\n    return sorted(set(text)), len(text)"
+HOSTILE = [(way, name) for way, (programs, _) in WAYS.items() for name in programs]
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    one = Sandbox(2, instructions=1_000_000_000)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize(("way", "name"), HOSTILE)
+async def test_a_hostile_program_ends_as_it_must_and_leaves_nothing_behind(way, name, sandbox):
+    programs, kinds = WAYS[way]
+    ending = await sandbox.run(programs[name], "globals().get('answer')")
+    assert ending.kind in kinds, ending
+    assert "root:" not in ending.printed + ending.text
+    after = await sandbox.run(GOOD, "f", "'hello'")
+    assert (after.kind, after.text) == ("value", "(['e', 'h', 'l', 'o'], 5)")
+
+
+ORDINARY = {
+    "1 + 1": "2",
+    "[x * y for x in range(3) for y in range(2) if x != y]": "[0, 0, 0, 2]",
+    "(lambda *a, k=1, **b: (a, k, b))(1, 2, k=3, z=4)": "((1, 2), 3, {'z': 4})",
+    "__import__('math').gcd(12, 18)": "6",
+    "__import__('collections').Counter('abca').most_common(1)": "[('a', 2)]",
+    "list(__import__('itertools').permutations('ab'))": "[('a', 'b'), ('b', 'a')]",
+    r"__import__('re').findall(r'\d+', 'a1b22')": "['1', '22']",
+    "__import__('json').loads('{\"a\": [1, null]}')": "{'a': [1, None]}",
+    "__import__('string').ascii_lowercase[:3]": "'abc'",
+    "__import__('functools').reduce(lambda a, b: a * b, [1, 2, 3, 4])": "24",
+    "__import__('heapq').nsmallest(2, [3, 1, 2])": "[1, 2]",
+    "__import__('bisect').bisect([1, 2, 3], 2)": "2",
+    "str(__import__('fractions').Fraction(1, 3) + 1)": "'4/3'",
+    "str(__import__('datetime').date(2024, 2, 28) + __import__('datetime').timedelta(2))": "'2024-03-01'",
+    "{3, 1, 2}, frozenset({2, 1}), set()": "({1, 2, 3}, {1, 2}, set())",
+    "{'b': 1, 'a': 2}": "{'a': 2, 'b': 1}",
+    "float('inf'), -float('inf'), 0.1 + 0.2": "(1e999, -1e999, 0.30000000000000004)",
+    "b'\\xff', 'ä', '\\ud800', True, None": "(b'\\xff', 'ä', '\\ud800', True, None)",
+    "2**100": "1267650600228229401496703205376",
+}
+
+
+@pytest.mark.parametrize("expression", ORDINARY)
+async def test_ordinary_python_runs(expression, sandbox):
+    ending = await sandbox.run("", expression)
+    assert (ending.kind, ending.text) == ("value", ORDINARY[expression])
+
+
+async def test_classes_generators_and_patterns_run(sandbox):
+    source = """
+from dataclasses import dataclass
+from typing import Iterator
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int = 0
+
+class Walk:
+    def __init__(self, steps: str) -> None:
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Point]:
+        here = Point(0)
+        for step in self.steps:
+            match step:
+                case "r":
+                    here = Point(here.x + 1, here.y)
+                case "u":
+                    here = Point(here.x, here.y + 1)
+                case _:
+                    raise ValueError(f"no step {step!r}")
+            yield here
+
+def f(steps):
+    try:
+        return [(point.x, point.y) for point in Walk(steps)]
+    except ValueError as error:
+        return str(error)
+    finally:
+        print("walked")
+"""
+    assert (await sandbox.run(source, "f", "'rur'")).text == "[(1, 0), (1, 1), (2, 1)]"
+    ending = await sandbox.run(source, "f", "'x'")
+    assert (ending.text, ending.printed) == ("\"no step 'x'\"", "walked\n")
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(PLAIN)
+async def test_a_plain_value_comes_back_as_it_went_in(sandbox, value):
+    ending = await sandbox.run("def f(value):\n    return value", "f", f"{value!r},")
+    assert ending.kind == "value"
+    assert ast.literal_eval(ending.text) == value
+    assert await sandbox.same(ending.text, repr(value))
+
+
+@settings(max_examples=40, deadline=None)
+@given(source=st.text(max_size=60), call=st.text(max_size=20), arguments=st.none() | st.text(max_size=20))
+async def test_any_texts_end_the_same_way_twice(sandbox, source, call, arguments):
+    first = await sandbox.run(source, call, arguments)
+    assert first == await sandbox.run(source, call, arguments)
+
+
+@pytest.mark.parametrize(
+    "source", ["print(hash('a'), id(object()), {'a', 'b', 'c', 'd'})", "while True: pass"]
+)
+async def test_a_program_gives_the_same_bytes_twice_and_in_another_sandbox(source, sandbox):
+    first = await sandbox.run(f"import random\nprint(random.random())\n{source}")
+    other = Sandbox(1, instructions=sandbox.instructions)
+    assert first == await sandbox.run(f"import random\nprint(random.random())\n{source}")
+    assert first == await other.run(f"import random\nprint(random.random())\n{source}")
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", ["f()", "globals()", "(lambda: 4)()", "1) or f(2", "*[1]", "[x for x in '12']", "x=1", "("]
+)
+async def test_arguments_are_literals(arguments, sandbox):
+    ending = await sandbox.run("def f(*values):\n    return 4", "f", arguments)
+    assert ending.kind == "error"
+
+
+async def test_arguments_are_read_before_the_program_runs(sandbox):
+    source = "import ast\nast.literal_eval = lambda text: (4,)\ndef f(value):\n    return value"
+    assert (await sandbox.run(source, "f", "5")).text == "5"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("2", "2.0", True),
+        ("{1, 2}", "{2, 1}", True),
+        ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}", True),
+        ("[1]", "(1,)", False),
+        ("'a'", "a", False),
+        ("f()", "f()", False),
+        ("[" * 10000, "1", False),
+        ("\x00", "\ud800", False),
+    ],
+)
+async def test_values_are_compared_as_python_compares_them(first, second, same, sandbox):
+    assert await sandbox.same(first, second) is same
+
+
+async def test_limits_are_those_given():
+    small = Sandbox(1, instructions=10_000_000, memory=2**24, room=20)
+    assert (await small.run("for i in range(10**6): pass")).kind == "time"
+    assert (await small.run("x = bytearray(2**23)")).kind == "memory"
+    assert (await small.run("print('a' * 21)")).kind == "output"
+    assert (await small.run("", "'a' * 18")).text == repr("a" * 18)
+    small.close()
+
+
+async def test_many_programs_at_once_each_get_their_own_answer(sandbox):
+    endings = await asyncio.gather(*(sandbox.run(GOOD, "f", f"'{'a' * n}'") for n in range(100)))
+    assert [one.text for one in endings] == [f"({['a'] if n else []}, {n})" for n in range(100)]
+
+
+def test_a_sandbox_serves_one_event_loop_after_another(sandbox):
+    assert [asyncio.run(sandbox.run("", str(n))).text for n in range(3)] == ["0", "1", "2"]
+
+
+async def test_a_process_that_dies_is_replaced(monkeypatch):
+    started = []
+    popen = module.subprocess.Popen
+
+    def remembered(*args, **kwargs):
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    monkeypatch.setattr(module.subprocess, "Popen", remembered)
+    one = Sandbox(1)
+    await one.run("", "1")
+    os.kill(started[0].pid, signal.SIGKILL)
+    assert (await one.run("", "1 + 1")).text == "2"
+    one.close()
+    assert [process.poll() is not None for process in started] == [True, True]
+
+
+async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
+    one = Sandbox(1, instructions=10**15)
+    await one.run("", "1")
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
+    assert (await one.run("while True: pass")).kind == "refused"
+    one.close()
+
+
+RUN = """
+import asyncio
+from sparring.programs.code.sandbox import Sandbox
+
+print(asyncio.run(Sandbox(1).run("", "1 + 1")).text, flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda run: run.communicate("")], ids=["kill", "end"])
+def test_its_processes_end_with_the_run_however_that_ends(end):
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout.readline() == "2\n"
+    workers = psutil.Process(run.pid).children()
+    assert len(workers) == 1
+    end(run)
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    run.communicate()
+    assert alive == []
+
+
+def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'sparring\[code\]'"):
+        Sandbox()
