@@ -66,6 +66,10 @@ def test_a_file_is_laid_over_the_preset_or_the_file_that_it_extends(tmp_path):
     ("extends", "line"),
     [
         ("3", "extends: 3 is not a text. Name a preset or a .toml file"),
+        (
+            '"kuhn"\n[learning]\nextends = "kuhn"',
+            "extends: stands in the table learning. Write it on the first line, before all tables",
+        ),
         ('"kuh"', "kuh: no file or preset has this name. Did you mean kuhn?"),
         ('"mine.toml"', "/mine.toml is laid over itself. Name another preset or file"),
         ('"other.toml"', "/mine.toml is laid over itself. Name another preset or file"),

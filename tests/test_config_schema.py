@@ -38,6 +38,14 @@ def test_the_command_prints_a_valid_schema(capsys):
     Draft202012Validator.check_schema(printed)
 
 
+@pytest.mark.parametrize("name", ["kuhn", "papers/spiral-small"])
+def test_the_command_prints_the_file_of_a_preset_with_its_comments(name, capsys):
+    assert main(["config", name]) == 0
+    assert capsys.readouterr().out == (CONFIGS / "presets" / f"{name}.toml").read_text()
+    assert main(["config", f"{name}l"]) == 2
+    assert f"error: {name}l: no file or preset has this name. Did you mean {name}?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("file", sorted(CONFIGS.rglob("*.toml")), ids=lambda file: file.stem)
 def test_every_preset_and_recipe_is_accepted(file):
     assert wrong_in(file.read_text()) == []

@@ -13,7 +13,15 @@ from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
 from sparring.config.recipe import apply_recipe, merge, read_recipe
-from sparring.config.toml_files import EXTENDS, MAX_KEYS, bundled_names, parse_toml, read_bundled, read_toml
+from sparring.config.toml_files import (
+    EXTENDS,
+    MAX_KEYS,
+    bundled_names,
+    bundled_text,
+    parse_toml,
+    read_bundled,
+    read_toml,
+)
 from sparring.config.validation import known_part, problems_with, validated
 from sparring.core import InputError
 from sparring.core.own_code import resolving
@@ -126,10 +134,21 @@ def preset_names() -> list[str]:
     return bundled_names(PRESETS)
 
 
+def preset_text(name: str) -> str:
+    """Return the file of a bundled preset, with its comments; raise InputError if there is none."""
+    if name not in preset_names():
+        raise _no_such_source(name)
+    return bundled_text(PRESETS, name)
+
+
 def _read_source(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """Read a file or a preset, laid over the one that its ``extends`` names, if any."""
     data = _read_one(source)
     with_files(data, resolving(Path(source).parent))
+    for table, fields in data.items():
+        if isinstance(fields, dict) and EXTENDS in fields:
+            problem = f"stands in the table {table}"
+            raise InputError(EXTENDS, problem, "Write it on the first line, before all tables")
     if EXTENDS not in data:
         return data
     base = data.pop(EXTENDS)

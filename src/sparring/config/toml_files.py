@@ -54,7 +54,12 @@ def bundled_names(folder: str) -> list[str]:
 
 def read_bundled(folder: str, name: str) -> dict[str, Any]:
     """Read one of the files in a folder of this package."""
-    return tomllib.loads(_folder(folder).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(bundled_text(folder, name))
+
+
+def bundled_text(folder: str, name: str) -> str:
+    """Return the text of one of these files."""
+    return _folder(folder).joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
 def read_toml(path: str) -> dict[str, Any]:

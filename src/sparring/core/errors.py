@@ -100,7 +100,8 @@ def message_of(error: BaseException) -> str:
 def shown(value: object) -> str:
     """Return a value as a short text of one line, whatever its own ``__repr__`` does."""
     try:
-        text = one_line(repr(value))
+        names_a_file = isinstance(value, OSError) and value.filename is not None  # which its repr leaves out
+        text = one_line(f"{type(value).__name__}: {value}" if names_a_file else repr(value))
     except BaseException:  # noqa: BLE001 - as above
         text = one_line(f"{type(value).__name__}(...)")
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

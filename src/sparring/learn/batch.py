@@ -48,7 +48,8 @@ class Tokens:
     with which each token was drawn, ``old_S`` that before the update's first step (``None`` if there is only
     one). ``stale_S`` marks tokens that an older version drew. ``answer_S`` numbers the answers of the plan,
     ``sample_S`` those of the batch; ``offset_S`` is a token's index in its answer, ``length_S`` the answer's
-    length, and ``mean_length`` the mean length over the whole update.
+    length, and ``mean_length`` the mean length over the whole update. ``num_answers`` is the number by which
+    advantages are divided; divide by it whatever else a loss adds.
     """
 
     advantage_S: Tensor
@@ -59,6 +60,7 @@ class Tokens:
     offset_S: Tensor
     length_S: Tensor
     mean_length: float
+    num_answers: int
     old_S: Tensor | None = None
     sample_S: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
@@ -156,6 +158,7 @@ class Batch:
             torch.from_numpy(offset_S).to(device),
             torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
             self.mean_length,
+            self.num_answers,
             torch.from_numpy(self.old[place_S]).to(device) if len(self.old) else None,
             torch.from_numpy(sample_S).to(device),
         )
