@@ -62,6 +62,29 @@ def test_a_file_is_laid_over_the_preset_or_the_file_that_it_extends(tmp_path):
     assert load('extends = "kuhn"\n', folder=tmp_path) == load_config("kuhn", {})
 
 
+def test_what_is_played_and_tables_of_another_type_replace_those_that_they_are_laid_over(tmp_path):
+    other = load('extends = "kuhn"\n[learning.algorithm]\ntype = "reinforce"\n', folder=tmp_path)
+    assert (
+        other.learning.algorithm
+        == load_config("kuhn", {"learning.algorithm": '{type = "reinforce"}'}).learning.algorithm
+    )
+    games = 'extends = "nip"\n[[envs]]\nid = "kuhn_poker"\n[credit]\ntype = "grpo"\n'
+    assert load(games, folder=tmp_path).program is None
+    claims = load('extends = "nip"\n[program.claims]\ntype = "file"\npath = "mine.jsonl"\n', folder=tmp_path)
+    assert claims.program.claims.path == str(tmp_path / "mine.jsonl")
+
+
+def test_a_circle_through_two_directories_and_a_long_chain_are_refused(tmp_path):
+    for name, other in (("one", "two"), ("two", "one")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.toml").write_text(f'extends = "../{other}/a.toml"\n')
+    for number in range(30):
+        (tmp_path / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"\n')
+    for start in ("one/a.toml", "0.toml"):
+        with pytest.raises(InputError, match=r"extends: .* is laid over itself, or over more than 20 others"):
+            load_config(str(tmp_path / start), {})
+
+
 @pytest.mark.parametrize(
     ("extends", "line"),
     [
@@ -71,8 +94,14 @@ def test_a_file_is_laid_over_the_preset_or_the_file_that_it_extends(tmp_path):
             "extends: stands in the table learning. Write it on the first line, before all tables",
         ),
         ('"kuh"', "kuh: no file or preset has this name. Did you mean kuhn?"),
-        ('"mine.toml"', "/mine.toml is laid over itself. Name another preset or file"),
-        ('"other.toml"', "/mine.toml is laid over itself. Name another preset or file"),
+        (
+            '"mine.toml"',
+            "/mine.toml is laid over itself, or over more than 20 others. Name another preset or file",
+        ),
+        (
+            '"other.toml"',
+            "/mine.toml is laid over itself, or over more than 20 others. Name another preset or file",
+        ),
     ],
 )
 def test_a_file_that_extends_nothing_that_there_is_is_refused(extends, line, tmp_path):

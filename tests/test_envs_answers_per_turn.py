@@ -123,6 +123,27 @@ def test_an_answer_is_worth_what_the_game_pays_if_it_goes_on_from_it(env_id):
             assert step.info["branch_rewards"] == [*game.rewards().values()]
 
 
+def test_copies_pay_nothing_to_the_turns_of_the_game_itself():
+    """In Hanabi for three, cards that fit pay on the way, and the others play on in each copy."""
+    small = "players=3,colors=2,ranks=2,hand_size=2,max_life_tokens=3,max_information_tokens=3"
+
+    def plays(messages, seed):
+        moves = re.split(", ", re.findall(r"Legal moves: (.*)", messages[-1]["content"])[-1])
+        legal = [move.strip(" .") for move in moves]
+        return random.Random(seed).choice([move for move in legal if "Play" in move] or legal)
+
+    paid = 0
+    for seed in range(4):
+        alone, several = (
+            play(f"hanabi({small})", plays, (POLICY,) * 3, seed, answers_per_turn=answers)
+            for answers in (1, 3)
+        )
+        rewards, others = ([turn.get("reward") for turn in one.extras["turns"]] for one in (alone, several))
+        assert rewards == others
+        paid += sum(map(bool, rewards))
+    assert paid > 3
+
+
 def test_only_policies_that_are_trained_draw_several_and_none_in_a_random_opening():
     agents, opening = (POLICY, AgentSpec("model", "base")), 0
     for seed in range(6):

@@ -135,6 +135,12 @@ def test_first_and_held_out_questions_are_valid_different_and_always_the_same(de
     assert not shown & {one["question"] for one in [*seeds, *held_out]}
 
 
+def test_a_leading_zero_states_the_same_number() -> None:
+    question = Expressions(2).parse_question("ADD(3, 4) = 07")
+    assert question is not None
+    assert (question["stated"], question["ground_truth"]) == ("7", "7")
+
+
 def test_one_question_in_two_spellings_has_one_key() -> None:
     spelt = [EXPRESSIONS.parse_question(text) for text in ("ADD(3, 04) = 7", "ADD( 3,4 ) = 8")]
     assert len({EXPRESSIONS.key(one) for one in spelt if one is not None}) == 1

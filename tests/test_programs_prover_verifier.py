@@ -31,6 +31,11 @@ def test_relative_convincingness_is_equation_2(scores, aligned, rewards):
     assert relative_convincingness(scores, aligned) == rewards
 
 
+@given(st.floats(-20, 20), st.integers(1, 9))
+def test_equal_scores_convince_nobody(score, count):
+    assert relative_convincingness([score] * count, [True] * count) == [-1.0] * count
+
+
 @pytest.mark.parametrize(
     ("scores", "aligned", "rewards"),
     [
@@ -232,6 +237,16 @@ async def test_every_round_is_an_equal_share_of_the_examples(tmp_path):
     taught = (await play(arena, 7))[::2]
     rounds = [Counter(one.artifact["round"] for one in rollouts) for _, rollouts in taught]
     assert rounds == [{0: 12}, {0: 6, 1: 6}, {0: 4, 1: 4, 2: 4}, {0: 3, 1: 3, 2: 3, 3: 3}]
+
+
+async def test_a_full_store_keeps_solutions_of_every_round(tmp_path):
+    arena = arena_of(tmp_path, batch_size=12, verifier_updates=2, prover_updates=1, store_size=9)
+    taught = (await play(arena, 13))[12]
+    assert Counter(one.artifact["round"] for one in taught[1]) == {0: 3, 1: 3, 2: 2, 3: 2, 4: 2}
+    kept = Counter(one.data["round"] for one in arena.stores["solutions"].all())
+    assert kept.total() == 9
+    assert set(kept) == {1, 2, 3, 4}
+    assert max(kept.values()) - min(kept.values()) <= 1
 
 
 async def test_kept_solutions_are_drawn_right_and_wrong_in_turn(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from sparring.programs.similarity import bleu, bleu_distances, cluster_shares, clusters, grams
+from sparring.programs.similarity import bleu_distances, bleu_matrix, cluster_shares, clusters, grams
 
 TEXTS = st.lists(st.text(alphabet="ab +", max_size=12), max_size=8)
 
@@ -33,7 +33,10 @@ TEXTS = st.lists(st.text(alphabet="ab +", max_size=12), max_size=8)
     ],
 )
 def test_bleu_equals_what_was_worked_out(hypothesis: str, reference: str, expected: float) -> None:
-    assert bleu(grams(hypothesis), grams(reference)) == pytest.approx(expected)
+    others = [grams("x y z"), grams(reference), grams("a b c")]  # which change nothing
+    found = bleu_matrix([grams(hypothesis)] * 2, others)
+    assert found.shape == (2, 3)
+    assert found[:, 1] == pytest.approx([expected, expected])
 
 
 @given(TEXTS)

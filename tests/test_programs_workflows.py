@@ -108,6 +108,27 @@ def test_a_planner_reads_what_came_of_each_of_its_instructions(plan, parts, tmp_
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_an_answer_that_is_a_program_is_run(form, tmp_path):
+    pytest.importorskip("wasmtime", reason="needs the extra code")
+
+    def answer(prompt, seed):
+        return "Wrong" if "Begin with the word" in prompt else "```python\ndef f(x):\n    return x + 1\n```"
+
+    rows = [{"question": f"Add {n}.", "tests": [f"assert f(1) == {1 + n}"]} for n in range(1, 4)]
+    (tmp_path / "programs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    questions = SplitQuestions(name=str(tmp_path / "programs.jsonl"))
+    given = WorkflowSettings(questions=questions, form=form, score="tests", batch_size=4)
+    arena = WorkflowArena(
+        MockInferenceClient(lambda messages, seed: answer(messages[-1]["content"], seed)), given
+    )
+    for rollout in play(arena):
+        assert {*rollout.rewards.values()} == {float(rollout.artifact.question == "Add 1.")}
+    measures = asyncio.run(arena.evaluate())
+    (asked,) = [arena.episode.task.questions[number].text for number in arena.held_out]
+    assert measures["held-out score"] == [float(asked == "Add 1.")]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_examples_are_turns_before_each_prompt_of_a_role_and_say_how_it_answers(form, tmp_path):
     def answer(prompt, seed):
         return "Wrong" if "Begin with the word" in prompt else "The answer is: 1000"

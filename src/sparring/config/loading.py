@@ -12,7 +12,7 @@ import tomli_w
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.recipe import apply_recipe, merge, read_recipe
+from sparring.config.recipe import apply_recipe, read_recipe
 from sparring.config.toml_files import (
     EXTENDS,
     MAX_KEYS,
@@ -30,6 +30,8 @@ from sparring.core.own_modules import imported_beside
 PRESETS = "presets"
 MAX_DIGITS = 10
 """An index with as many digits or more is none."""
+MOST_LAID = 20
+"""The longest chain of files that extend each other."""
 MOST_SHOWN = 200
 """The longest text of a user's own that an error repeats."""
 
@@ -141,7 +143,7 @@ def preset_text(name: str) -> str:
     return bundled_text(PRESETS, name)
 
 
-def _read_source(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def _read_source(source: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a file or a preset, laid over the one that its ``extends`` names, if any."""
     data = _read_one(source)
     with_files(data, resolving(Path(source).parent))
@@ -157,11 +159,31 @@ def _read_source(source: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     beside = Path(source).parent / base
     if base not in preset_names() and (base.endswith(".toml") or beside.exists()):
         base = str(beside)
-    if base in (*seen, source):
-        raise InputError(EXTENDS, f"{base} is laid over itself", "Name another preset or file")
-    whole = _read_source(base, (*seen, source))
-    merge(whole, data)
+    laid = (*seen, Path(source).resolve())
+    if Path(base).resolve() in laid or len(laid) > MOST_LAID:
+        problem = f"{base} is laid over itself, or over more than {MOST_LAID} others"
+        raise InputError(EXTENDS, problem, "Name another preset or file")
+    whole = _read_source(base, laid)
+    for one, other in (("envs", "program"), ("program", "envs")):
+        if one in data:
+            whole.pop(other, None)  # what is played replaces what was played
+    _lay_over(whole, data)
     return whole
+
+
+def _lay_over(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Lay changes over nested tables, in place: a table of another ``type`` replaces the whole table, and a
+    list the whole list."""
+    for name, value in changes.items():
+        old = base.get(name)
+        if isinstance(value, dict) and isinstance(old, dict) and _has_type(value, old.get("type")):
+            _lay_over(old, value)
+        else:
+            base[name] = value
+
+
+def _has_type(table: dict[str, Any], kind: Any) -> bool:
+    return bool(table.get("type", kind) == kind)
 
 
 def _read_one(source: str) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     if "algorithm" in learning and _table(learning, "algorithm").get("values") != "tree":
         for env in _entries(data, "envs"):
             env.pop("explore", None)
-    merge(data, recipe)
+    _merge(data, recipe)
 
 
 def _entries(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -78,11 +78,10 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Lay changes over nested tables, in place; a list replaces a list."""
+def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(data.get(name), dict):
-            merge(data[name], value)
+            _merge(data[name], value)
         else:
             data[name] = value
 

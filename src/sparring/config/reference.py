@@ -36,8 +36,8 @@ Editors complete and check a configuration by its JSON Schema, which this comman
 of a file names it: `#:schema ./sparring.schema.json`. Only `--validate` knows the rules between fields.
 
 A file whose first line is `extends = "kuhn"` is laid over this preset, or over a file beside it: fields
-replace fields, tables are laid over tables, and lists replace whole lists. `sparring config PRESET` prints
-the file of a preset, also of [a paper](papers.md).
+replace fields, tables are laid over tables of the same `type`, and lists replace whole lists.
+`sparring config PRESET` prints the file of a preset, also of [a paper](papers.md).
 
 The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.

@@ -40,6 +40,10 @@ class ArtifactStore:
         self._artifacts[artifact.id] = artifact
         self._drop_oldest()
 
+    def remove(self, artifact_id: str) -> None:
+        """Keep the artifact of this id no longer."""
+        del self._artifacts[artifact_id]
+
     def _drop_oldest(self) -> None:
         while self.max_size is not None and len(self._artifacts) > self.max_size:
             del self._artifacts[next(iter(self._artifacts))]

@@ -101,7 +101,7 @@ class GameTable:
             game=self.game.copy(),
             turns=[*self.turns],
             action_seq=[*self.action_seq],
-            latest={**self.latest},
+            latest={},  # what a copy pays is not for the turns of the game itself
             unpaid={**self.unpaid},
             errors=self.errors.copy(),
             is_branch=True,

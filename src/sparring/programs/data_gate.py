@@ -3,9 +3,12 @@
 import random
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sparring.config.gates import GateSettings
 from sparring.core import derive_seed
-from sparring.programs.similarity import Grams, bleu, grams
+from sparring.programs.similarity import bleu_matrix, grams
 
 
 @dataclass(frozen=True)
@@ -40,20 +43,26 @@ class DataGate:
         A proposal enters if it has everything. ``known`` are the texts of questions that are there, by key.
         Proposals are judged in their order, and those that enter are known to later ones.
         """
-        seen = set(known)
-        near = [grams(text) for text in known.values()] if self.settings.novelty else []
+        near_PP, near_PK = self._similar([one.text for one in proposals], list(known.values()))
+        seen, entered = set(known), list[int]()
         verdicts = []
-        for one in proposals:
+        for place, one in enumerate(proposals):
             verdict = self._of_answers(one)
             if self.settings.novelty is not None:
-                own = grams(one.text)
-                verdict["novelty"] = one.key not in seen and self._is_far(own, near)
+                nearest = max([0.0, *near_PK[place], *near_PP[place, entered]])
+                verdict["novelty"] = one.key not in seen and 1.0 - nearest >= self.settings.novelty
             if all(verdict.values()):
                 seen.add(one.key)
-                if self.settings.novelty:
-                    near.append(own)
+                entered.append(place)
             verdicts.append(verdict)
         return verdicts
+
+    def _similar(self, texts: list[str], known: list[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return BLEU of proposals against each other and against what is known; 0 where it is not asked."""
+        if not self.settings.novelty:
+            return np.zeros((len(texts), len(texts))), np.zeros((len(texts), len(known)))
+        own, others = [grams(text) for text in texts], [grams(text) for text in known]
+        return bleu_matrix(own, own), bleu_matrix(own, others)
 
     def _of_answers(self, one: Proposed) -> dict[str, bool]:
         settings = self.settings
@@ -65,7 +74,3 @@ class DataGate:
         if settings.label_agrees:
             verdict["label"] = one.label_agrees
         return verdict
-
-    def _is_far(self, own: Grams, near: list[Grams]) -> bool:
-        least = self.settings.novelty or 0.0
-        return all(1.0 - bleu(own, other) >= least for other in near)

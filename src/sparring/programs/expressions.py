@@ -96,7 +96,7 @@ class Expressions(Domain):
             return None
         value = value_of(match[1])
         truth = "" if value is None else str(value)
-        return {"question": match[1].strip(), "ground_truth": truth, "stated": match[2]}
+        return {"question": match[1].strip(), "ground_truth": truth, "stated": str(int(match[2]))}
 
     def solver_turns(self) -> Turns:
         asked = [_asked(expression) for expression in _SOLVED]

@@ -42,7 +42,9 @@ class ProveEpisode(Episode):
         messages = prover_messages(arena, author, self.task.prompt(number))
         response = await self.call_model(author, messages, arena)
         state.trajectory.append(response.to_step(author, messages, tokens=len(response.drawn or [])))
-        states, right = truth_of(self.task, number, response.text, cut=response.finish_reason == "length")
+        states, right = await truth_of(
+            self.task, number, response.text, cut=response.finish_reason == "length"
+        )
         score = await score_of(arena, artifact["question"], response.text)
         fits = is_aligned(author, states=states, right=right)
         state.data |= {"states": states, "right": right, "aligned": fits, "score": _bounded(score)}
@@ -105,7 +107,8 @@ class VerifyEpisode(Episode):
         messages = prover_messages(arena, author, self.task.prompt(number))
         response = await arena.call_model(messages, role_id=author, return_tokens=False)
         cut = response.finish_reason == "length"
-        return response.text, truth_of(self.task, number, response.text, cut=cut)[1]
+        _, right = await truth_of(self.task, number, response.text, cut=cut)
+        return response.text, right
 
     def get_extras(self, state: EpisodeState) -> dict[str, Any]:
         """Return the solution's ``text``, whether it is ``right``, and the ``score`` that it had."""

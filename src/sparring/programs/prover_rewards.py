@@ -7,6 +7,9 @@ prover's role asks for: right for a helpful one, wrong for a sneaky one.
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
+ROUNDING = 1e-9
+"""Scores this near to their mean are equal to it."""
+
 
 def relative_convincingness(scores: Sequence[float], aligned: Sequence[bool]) -> list[float]:
     """Return the rewards of the solutions of one prover to one question (equation 2).
@@ -16,7 +19,7 @@ def relative_convincingness(scores: Sequence[float], aligned: Sequence[bool]) ->
     """
     mean = sum(scores) / len(scores)
     return [
-        (score - mean) * (1 if fits else -1) if score > mean else -1.0
+        (score - mean) * (1 if fits else -1) if score - mean > ROUNDING else -1.0
         for score, fits in zip(scores, aligned, strict=True)
     ]
 

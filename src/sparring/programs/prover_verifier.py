@@ -6,6 +6,7 @@ every round before, all in equal shares. Then the provers learn from its scores.
 """
 
 import random
+from collections import Counter
 from typing import Any
 
 from sparring.config.adversarial_programs import ProverVerifierSettings
@@ -161,8 +162,17 @@ class ProverVerifierArena(Arena):
             is_new = rollout.error is None and rollout.episode_type == "verify"
             if is_new and rollout.artifact["author"] in PROVERS and "text" not in rollout.artifact:
                 solution = rollout.artifact | {name: rollout.extras[name] for name in ("text", "right")}
-                self.stores["solutions"].add(Artifact(solution, rollout.id))
+                self._keep(Artifact(solution, rollout.id))
         return batch
+
+    def _keep(self, solution: Artifact) -> None:
+        """Keep a solution; if there is no room, the oldest of the round that has most makes room."""
+        store = self.stores["solutions"]
+        if store.count() >= self.settings.store_size:
+            every = store.all()
+            sizes = Counter(one.data["round"] for one in every)
+            store.remove(next(one.id for one in every if sizes[one.data["round"]] == max(sizes.values())))
+        store.add(solution)
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Let both provers solve held-out questions, always with the same seeds; failed episodes are left

@@ -1,6 +1,7 @@
 """QuestionArena: single-turn questions whose answers are scored; the held-out ones measure the policy."""
 
 from sparring.config.programs import QuestionsSettings
+from sparring.config.questions import TESTS
 from sparring.core import (
     Arena,
     CreditAssigner,
@@ -35,7 +36,11 @@ class QuestionArena(Arena):
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
         given = settings.questions
-        self.task = scored(load_questions(given, f"{FIELD}.name"), settings.score, "program.score")
+        self.task = scored(
+            load_questions(given, f"{FIELD}.name", by_tests=settings.score == TESTS),
+            settings.score,
+            "program.score",
+        )
         texts = [question.text for question in self.task.questions]
         self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
         self.add_role(Role(SOLVER, policy=settings.solver_policy))

@@ -1,6 +1,5 @@
 """How similar questions are: BLEU distances, their clusters, and how much of a batch repeats itself."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -25,30 +24,53 @@ def grams(text: str) -> Grams:
     ]
 
 
-def bleu(hypothesis: Grams, reference: Grams) -> float:
-    """Return BLEU-4 of one sentence against one reference (Papineni et al. 2002), between 0 and 1.
+def bleu_matrix(hypotheses: Sequence[Grams], references: Sequence[Grams]) -> NDArray[np.float64]:
+    """Return BLEU-4 of each of the H hypotheses against each of the R references (Papineni et al. 2002), an
+    HxR matrix of numbers between 0 and 1.
 
     A count of 0 is smoothed to 0.1 (method 1 of Chen and Cherry 2014), except that without a common word the
     result is 0. A sentence of fewer than four words has less than 1 against itself.
     """
-    length, reference_length = hypothesis[0].total(), reference[0].total()
-    logs: list[float] = []
-    for own, other in zip(hypothesis, reference, strict=True):
-        common = (own & other).total()
-        if not common and not logs:
-            return 0.0
-        logs.append(math.log((common or _SMOOTHED) / max(1, own.total())))
-    return math.exp(min(0.0, 1.0 - reference_length / length) + sum(logs) / _LONGEST)
+    where = [_places([one[n] for one in references]) for n in range(_LONGEST)]
+    lengths_R = np.array([one[0].total() for one in references], dtype=float)
+    bleu_HR = np.zeros((len(hypotheses), len(references)))
+    for row, hypothesis in enumerate(hypotheses):
+        length = hypothesis[0].total()
+        logs_R, none_R = np.zeros(len(references)), np.zeros(len(references), dtype=bool)
+        for n, counted in enumerate(hypothesis):
+            common_R = np.zeros(len(references))
+            for gram, count in counted.items():
+                if gram in where[n]:
+                    places, counts = where[n][gram]
+                    common_R[places] += np.minimum(counts, count)
+            if n == 0:
+                none_R = common_R == 0
+            logs_R += np.log(np.where(common_R > 0, common_R, _SMOOTHED) / max(1, counted.total()))
+        short_R = np.minimum(0.0, 1.0 - lengths_R / max(1, length))
+        bleu_HR[row] = np.where(none_R, 0.0, np.exp(short_R + logs_R / _LONGEST))
+    return bleu_HR
+
+
+def _places(
+    counted: Sequence[Counter[tuple[str, ...]]],
+) -> dict[tuple[str, ...], tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Return in which texts an n-gram is, and how often in each."""
+    found: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+    for place, one in enumerate(counted):
+        for gram, count in one.items():
+            found.setdefault(gram, []).append((place, count))
+    return {
+        gram: (np.array([place for place, _ in pairs]), np.array([float(count) for _, count in pairs]))
+        for gram, pairs in found.items()
+    }
 
 
 def bleu_distances(texts: Sequence[str]) -> NDArray[np.float64]:
     """Return 1 - BLEU for each pair of texts, an NxN matrix. BLEU is not symmetric: of each pair the earlier
     text is the hypothesis, as in the code of R-Zero. The diagonal is 0."""
     counted = [grams(text) for text in texts]
-    distances_NN = np.zeros((len(texts), len(texts)))
-    for place, hypothesis in enumerate(counted):
-        for other in range(place + 1, len(texts)):
-            distances_NN[place, other] = distances_NN[other, place] = 1.0 - bleu(hypothesis, counted[other])
+    above_NN = np.triu(1.0 - bleu_matrix(counted, counted), 1)
+    distances_NN: NDArray[np.float64] = above_NN + above_NN.T
     return distances_NN
 
 

@@ -69,10 +69,10 @@ def log_probability(score: float, right: bool) -> float:
     return min(towards, 0.0) - math.log1p(math.exp(-abs(towards)))
 
 
-def truth_of(task: Task, number: int, text: str, *, cut: bool) -> tuple[bool, bool]:
+async def truth_of(task: Task, number: int, text: str, *, cut: bool) -> tuple[bool, bool]:
     """Return whether a solution states an answer, and whether that is right. A cut one states none."""
     read = None if cut else task.read(number, text)
-    return read is not None, read is not None and task.score(number, read) >= RIGHT
+    return read is not None, read is not None and await task.grade(number, read) >= RIGHT
 
 
 def is_aligned(author: str, *, states: bool, right: bool) -> bool:

@@ -49,12 +49,15 @@ def load_task(settings: TaskSettings, field: str) -> Task:
     Raises InputError: a package is missing, or the questions cannot be read.
     """
     seed = derive_seed(SEED, "task", settings.name.removeprefix(GENERATED).rpartition("/")[2])
-    return scored(_task_of(settings, settings.questions, seed, TASK_SPLIT, field), settings.score, field)
+    by_tests = settings.score == TESTS
+    task = _task_of(settings, settings.questions, seed, TASK_SPLIT, field, by_tests=by_tests)
+    return scored(task, settings.score, field)
 
 
-def load_questions(settings: SplitQuestions, field: str) -> Task:
+def load_questions(settings: SplitQuestions, field: str, *, by_tests: bool = False) -> Task:
     """Return the questions of a program, the held-out ones included; see :func:`load_task`."""
-    return _task_of(settings, settings.count, derive_seed(settings.seed, "questions"), TRAINED_SPLIT, field)
+    seed = derive_seed(settings.seed, "questions")
+    return _task_of(settings, settings.count, seed, TRAINED_SPLIT, field, by_tests=by_tests)
 
 
 def check_task(settings: TaskSettings, field: str) -> str:
@@ -65,10 +68,12 @@ def check_task(settings: TaskSettings, field: str) -> str:
     return f"task {settings.label}: {len(load_task(settings, field).questions)} questions"
 
 
-def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str, field: str) -> Task:
+def _task_of(
+    settings: QuestionSource, count: int | None, seed: int, split: str, field: str, *, by_tests: bool
+) -> Task:
     """Return ``count`` questions, or all of them, made or drawn by ``seed``.
 
-    ``split`` is the part of a dataset if the settings name none.
+    ``split`` is the part of a dataset if the settings name none. ``by_tests``, a row needs no answer.
     """
     name, columns = settings.name, settings.columns or COLUMNS
     if name.startswith(GENERATED):
@@ -77,14 +82,14 @@ def _task_of(settings: QuestionSource, count: int | None, seed: int, split: str,
         questions = sums() if name == "sums" else bundled_questions()
     elif is_class_path(name):
         rows = _rows_of_function(name, count or GENERATED_COUNT, seed, field)
-        questions = questions_of_rows(rows, name_of(name), field, columns)
+        questions = questions_of_rows(rows, name_of(name), field, columns, by_tests=by_tests)
     elif name.endswith(FILE_END):
-        questions = questions_of_rows(rows_of_file(name, field), name, field, columns)
+        questions = questions_of_rows(rows_of_file(name, field), name, field, columns, by_tests=by_tests)
     else:
         dataset, subset = settings.dataset
         rows = rows_of_dataset(dataset, settings.split or split, field, subset)
         columns = settings.columns or HUB_COLUMNS.get(name, COLUMNS)
-        questions = questions_of_rows(rows, dataset, field, columns)
+        questions = questions_of_rows(rows, dataset, field, columns, by_tests=by_tests)
     return ShortAnswers(_chosen(questions, count, seed))
 
 
@@ -135,12 +140,12 @@ def sums() -> list[TaskQuestion]:
 
 
 def questions_of_rows(
-    rows: Rows, source: str, field: str, columns: QuestionColumns = COLUMNS
+    rows: Rows, source: str, field: str, columns: QuestionColumns = COLUMNS, *, by_tests: bool = False
 ) -> list[TaskQuestion]:
     """Return the questions of rows.
 
     An answer is a text or a number. Of a solution that states its answer by a usual mark, that is the answer.
-    A row with tests needs no answer.
+    ``by_tests``, a row with tests needs no answer.
     """
     found = []
     for place, row in rows:
@@ -148,7 +153,7 @@ def questions_of_rows(
         if not isinstance(row, dict):
             raise InputError(field, f"{where} is not an object", _FORM)
         question = _text(row, columns.question, where, field)
-        if columns.answer not in row and TESTS in row:
+        if by_tests and columns.answer not in row and TESTS in row:
             found.append(TaskQuestion(question, "", row))
             continue
         answer = _number(row.get(columns.answer)) or _text(row, columns.answer, where, field)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sparring.config.programs import Form, WorkflowSettings
+from sparring.config.questions import TESTS
 from sparring.core import (
     Arena,
     CreditAssigner,
@@ -116,13 +117,13 @@ class WorkflowEpisode(Episode):
         """Return the first and the last answer that were read."""
         return dict(state.data)
 
-    def score(self, asked: Asked, read: str | None) -> float:
+    async def score(self, asked: Asked, read: str | None) -> float:
         """Return the score of an answer that was read; 0 if there is none."""
-        return 0.0 if read is None else self.task.score(asked.number, read)
+        return 0.0 if read is None else await self.task.grade(asked.number, read)
 
-    def scored(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
+    async def scored(self, rollout: Rollout, arena: Arena) -> dict[str, float]:
         """Return the score of the last answer for each role that acted."""
-        score = self.score(rollout.artifact, rollout.extras["read"])
+        score = await self.score(rollout.artifact, rollout.extras["read"])
         return dict.fromkeys((step.role_id for step in rollout.steps), score)
 
     async def _review(self, arena: Arena, asked: Asked, state: EpisodeState) -> tuple[str, str]:
@@ -198,7 +199,11 @@ class WorkflowArena(Arena):
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
         given = settings.questions
-        task = scored(load_questions(given, f"{FIELD}.name"), settings.score, "program.score")
+        task = scored(
+            load_questions(given, f"{FIELD}.name", by_tests=settings.score == TESTS),
+            settings.score,
+            "program.score",
+        )
         self.episode = WorkflowEpisode(task, settings)
         texts = [question.text for question in task.questions]
         self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
@@ -226,7 +231,7 @@ class WorkflowArena(Arena):
         rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
         done = [one for one in rollouts if one.error is None]
         scores = {
-            name: [self.episode.score(one.artifact, one.extras[read]) for one in done]
+            name: await all_results(self.episode.score(one.artifact, one.extras[read]) for one in done)
             for name, read in (("held-out score", "read"), ("held-out first answer", "first"))
         }
         return scores | {"held-out answer stated": [float(one.extras["read"] is not None) for one in done]}

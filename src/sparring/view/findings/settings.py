@@ -21,6 +21,7 @@ _OF_PROGRAMS = {
     "python": ("options", "options", "options", "path"),
     "questions": ("questions", "answers_per_question", "evaluation_questions", "score"),
     "self_judged": ("task", "batch_size", "evaluation_proposals", "quality_weight"),
+    "workflow": ("questions", "episodes_per_question", "evaluation_questions", "score"),
     "verifiers": ("taskset", "episodes_per_task", "evaluation_tasks", "options"),
 }
 """The fields of each kind of program, in the order of ``_OF_GAMES``."""
