@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_programs import WAYS
-from sparring.core import InputError
+from sparring.core import InputError, TransientError
 from sparring.programs.code import sandbox as module
 from sparring.programs.code.sandbox import Sandbox
 
@@ -197,29 +197,59 @@ def test_a_sandbox_serves_one_event_loop_after_another(sandbox):
     assert [asyncio.run(sandbox.run("", str(n))).text for n in range(3)] == ["0", "1", "2"]
 
 
-async def test_a_process_that_dies_is_replaced(monkeypatch):
-    started = []
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that are started."""
+    processes = []
     popen = module.subprocess.Popen
 
     def remembered(*args, **kwargs):
-        started.append(popen(*args, **kwargs))
-        return started[-1]
+        processes.append(popen(*args, **kwargs))
+        return processes[-1]
 
     monkeypatch.setattr(module.subprocess, "Popen", remembered)
-    one = Sandbox(1)
-    await one.run("", "1")
-    os.kill(started[0].pid, signal.SIGKILL)
+    return processes
+
+
+async def test_processes_that_die_are_replaced_and_no_program_is_wrong_for_it(started):
+    one = Sandbox(2)
+    await asyncio.gather(one.run("", "1"), one.run("", "1"))
+    assert len(started) == 2
+    for process in started:
+        os.kill(process.pid, signal.SIGKILL)
     assert (await one.run("", "1 + 1")).text == "2"
+    one.close()
+    assert [process.poll() is not None for process in started] == [True] * 3
+
+
+async def test_a_process_that_does_not_answer_is_ended_and_the_program_not_judged(monkeypatch, started):
+    one = Sandbox(1, instructions=10**15)
+    await one.run("", "1")
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
+    with pytest.raises(TransientError, match="ended twice"):
+        await one.run("while True: pass")
     one.close()
     assert [process.poll() is not None for process in started] == [True, True]
 
 
-async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
-    one = Sandbox(1, instructions=10**15)
-    await one.run("", "1")
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
-    assert (await one.run("while True: pass")).kind == "refused"
-    one.close()
+INTERRUPTED = """
+import asyncio, os, signal
+import psutil
+from sparring.programs.code.sandbox import Sandbox
+
+sandbox = Sandbox(1)
+asyncio.run(sandbox.run("", "1"))
+workers = psutil.Process().children()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.killpg(0, signal.SIGINT)
+print([asyncio.run(sandbox.run("", "1 + 1")).text for _ in range(2)], psutil.Process().children() == workers)
+"""
+
+
+def test_ctrl_c_in_the_terminal_is_for_the_run_alone():
+    run = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(run, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout == "['2', '2'] True\n", done.stderr
 
 
 RUN = """

@@ -22,7 +22,7 @@ from queue import Empty, LifoQueue
 from threading import Timer
 from typing import Any, Literal, cast, get_args
 
-from sparring.core import InputError
+from sparring.core import InputError, TransientError
 from sparring.programs.code.component import WORKER, bare_environment, check_sandbox, compiled_component
 
 Kind = Literal["value", "error", "time", "memory", "output", "refused"]
@@ -99,6 +99,10 @@ class Sandbox:
             call: an expression, whose value is returned; without one, the value is None.
             arguments: literals with commas between them; the value is then that of ``call`` called with
                 these. They are read before the program runs, so nothing in them is run.
+
+        Raises:
+            InputError: the sandbox cannot be made or started.
+            TransientError: its process ended for another reason than the program, twice.
         """
         if len(source) + len(call) + len(arguments or "") > LONGEST_SOURCE:
             return Ending("error", f"SyntaxError: it has more than {LONGEST_SOURCE} characters")
@@ -132,22 +136,25 @@ class Sandbox:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, json.dumps(request))
 
     def _ask(self, request: str) -> dict[str, Any]:
-        """Send a request to an idle process. One that dies is replaced, and the request sent once more: it
-        may have died for another reason than the program."""
-        for _ in range(2):
-            worker = self._worker()
+        """Send a request to an idle process. If that dies, send the request once more, to a new one: what
+        ended the first may have ended all that were idle, and says nothing about the program."""
+        for worker_of in (self._idle_worker, self._new_worker):
+            worker = worker_of()
             answer = worker.ask(request)
             if answer is not None:
                 self._idle.put(worker)
                 return answer
             worker.close()
-        return {"stopped": "refused"}
+        raise TransientError("the sandbox's process ended twice before the program did")
 
-    def _worker(self) -> "_Worker":
+    def _idle_worker(self) -> "_Worker":
         try:
             return self._idle.get_nowait()
         except Empty:
-            return _Worker(str(compiled_component(self._say)))
+            return self._new_worker()
+
+    def _new_worker(self) -> "_Worker":
+        return _Worker(str(compiled_component(self._say)))
 
     def _ending(self, answer: dict[str, Any]) -> Ending:
         used = answer.get("instructions", 0)
@@ -172,6 +179,7 @@ class _Worker:
             env=bare_environment(),
             text=True,
             encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for the run, which may finish what it does
         )
         ready = self._line()
         if ready.strip() != "ready":
