@@ -119,6 +119,14 @@ class Sandbox:
         answer = await self._answer("same", [_text(first), _text(second)])
         return answer.get("result") is True
 
+    async def is_plain(self, text: str) -> bool:
+        """Whether a text is what :meth:`run` returns for a plain value, and nothing that a program forged.
+
+        It is read and written again in a copy in which no program runs.
+        """
+        ending = await self.run("", "lambda value: value", text)
+        return ending.kind == "value" and ending.text == text
+
     def close(self) -> None:
         """End the processes; a program that runs is waited for."""
         self._threads.shutdown(cancel_futures=True)
