@@ -2,16 +2,20 @@
 
 import ast
 import asyncio
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import venv
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sparring
 from hostile_programs import WAYS
 from sparring.core import InputError, TransientError
 from sparring.programs.code import sandbox as module
@@ -19,6 +23,7 @@ from sparring.programs.code.sandbox import Sandbox
 
 pytest.importorskip("wasmtime", reason="needs the extra code")
 pytest.importorskip("componentize_py", reason="needs the extra code")
+SOURCE = Path(sparring.__file__).parents[1]
 GOOD = "def f(text):\n    return sorted(set(text)), len(text)"
 HOSTILE = [(way, name) for way, (programs, _) in WAYS.items() for name in programs]
 
@@ -273,6 +278,22 @@ def test_its_processes_end_with_the_run_however_that_ends(end):
     _, alive = psutil.wait_procs(workers, timeout=60)
     run.communicate()
     assert alive == []
+
+
+def test_its_processes_find_the_libraries_where_the_run_found_them(tmp_path):
+    venv.create(tmp_path / "bare", symlinks=True)
+    libraries = Path(importlib.util.find_spec("wasmtime").origin).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(libraries)])}
+    run = [tmp_path / "bare" / "bin" / "python", "-c", RUN]
+    done = subprocess.run(run, env=environment, input="\n", capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
+
+
+async def test_a_process_that_cannot_start_says_why(monkeypatch):
+    command = [sys.executable, "-c", "raise ImportError('not for this processor')"]
+    monkeypatch.setattr(module, "worker_command", lambda compiled: command)
+    with pytest.raises(InputError, match=r"did not start .*ImportError: not for this processor"):
+        await Sandbox(1).run("", "1")
 
 
 def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):

@@ -6,6 +6,7 @@ user's cache, under a name that changes with the guest and with the versions of 
 """
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ world sandbox {
 """
 """What of the guest can be called. The component has no other interface and no imports."""
 _BUILD = "import componentize_py; componentize_py.script()"
+_WORK = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
 _LINKED, _COMPILED = "sandbox.wasm", "sandbox.cwasm"
 
 
@@ -76,23 +78,41 @@ def _linked() -> bytes:
         (place / "world.wit").write_text(WORLD)
         (place / "guest.py").write_bytes(GUEST.read_bytes())
         words = ["-q", "-d", "world.wit", "-w", "sandbox", "componentize", "guest"]
-        _made([sys.executable, "-I", "-c", _BUILD, *words, "--stub-wasi", "-p", ".", "-o", _LINKED], place)
+        words += ["--stub-wasi", "-p", ".", "-o", _LINKED]
+        _made(_python_with("componentize_py", _BUILD, *words), place)
         return (place / _LINKED).read_bytes()
 
 
 def _compiled(linked: Path) -> bytes:
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / _COMPILED
-        _made([sys.executable, "-I", str(WORKER), str(linked), str(target)], Path(scratch))
+        _made(worker_command(linked, target), Path(scratch))
         return target.read_bytes()
 
 
 def _made(command: list[str], place: Path) -> None:
     done = subprocess.run(command, cwd=place, env=bare_environment(), capture_output=True, text=True)
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        problem = f"the sandbox cannot be made ({last})"
+        problem = f"the sandbox cannot be made ({last_line(done.stderr.strip() or done.stdout)})"
         raise InputError("sandbox", problem, f"Run: pip install --force-reinstall 'sparring[{EXTRA}]'")
+
+
+def worker_command(*files: Path) -> list[str]:
+    """Return the command that runs ``worker.py``."""
+    return _python_with("wasmtime", _WORK, *map(str, files))
+
+
+def _python_with(package: str, code: str, *words: str) -> list[str]:
+    """Return the command of a Python with nothing of this one's but a package, wherever this one found it."""
+    found = importlib.util.find_spec(package)
+    place = Path(found.origin).parents[1] if found and found.origin else Path()
+    code = f"import sys; sys.path.append(sys.argv.pop(1)); {code}"
+    return [sys.executable, "-I", "-c", code, str(place), *words]
+
+
+def last_line(said: str) -> str:
+    """Return the last line of what a process said."""
+    return (said.strip() or "no message").splitlines()[-1]
 
 
 def bare_environment() -> dict[str, str]:

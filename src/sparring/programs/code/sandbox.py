@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,13 @@ from threading import Timer
 from typing import Any, Literal, cast, get_args
 
 from sparring.core import InputError, TransientError
-from sparring.programs.code.component import WORKER, bare_environment, check_sandbox, compiled_component
+from sparring.programs.code.component import (
+    bare_environment,
+    check_sandbox,
+    compiled_component,
+    last_line,
+    worker_command,
+)
 
 Kind = Literal["value", "error", "time", "memory", "output", "refused"]
 """How a program ends: with a value, by an error of its own, out of instructions, out of memory, with more
@@ -152,8 +159,8 @@ class Sandbox:
             if answer is not None:
                 self._idle.put(worker)
                 return answer
-            worker.close()
-        raise TransientError("the sandbox's process ended twice before the program did")
+            said = worker.close()
+        raise TransientError(f"the sandbox's process ended twice before the program did ({said})")
 
     def _idle_worker(self) -> "_Worker":
         try:
@@ -162,7 +169,7 @@ class Sandbox:
             return self._new_worker()
 
     def _new_worker(self) -> "_Worker":
-        return _Worker(str(compiled_component(self._say)))
+        return _Worker(compiled_component(self._say))
 
     def _ending(self, answer: dict[str, Any]) -> Ending:
         used = answer.get("instructions", 0)
@@ -179,11 +186,13 @@ class Sandbox:
 class _Worker:
     """One process that runs programs, one after the other."""
 
-    def __init__(self, compiled: str) -> None:
+    def __init__(self, compiled: Path) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-I", str(WORKER), compiled],
+            worker_command(compiled),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             env=bare_environment(),
             text=True,
             encoding="utf-8",
@@ -191,9 +200,8 @@ class _Worker:
         )
         ready = self._line()
         if ready.strip() != "ready":
-            self.close()
-            problem = "its process did not start with the component in the cache"
-            raise InputError("sandbox", problem, f"Delete {Path(compiled).parent}, so that it is made again")
+            problem = f"its process did not start with the component in the cache ({self.close()})"
+            raise InputError("sandbox", problem, f"Delete {compiled.parent}, so that it is made again")
 
     def ask(self, request: str) -> dict[str, Any] | None:
         """Return the answer to a request; ``None`` if the process died or had to be ended."""
@@ -216,10 +224,13 @@ class _Worker:
         finally:
             timer.cancel()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> str:
+        """End the process, and return the last line of its errors."""
         self.process.kill()
         self.process.communicate()
+        with self._errors:
+            self._errors.seek(0)
+            return last_line(self._errors.read().decode("utf-8", "replace"))
 
 
 def _text(text: str) -> str:
