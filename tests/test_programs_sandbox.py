@@ -4,6 +4,7 @@ import ast
 import asyncio
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import sparring
 from hostile_programs import WAYS
 from sparring.core import InputError, TransientError
+from sparring.programs.code import component
 from sparring.programs.code import sandbox as module
 from sparring.programs.code.sandbox import Sandbox
 
@@ -278,6 +280,20 @@ def test_its_processes_end_with_the_run_however_that_ends(end):
     _, alive = psutil.wait_procs(workers, timeout=60)
     run.communicate()
     assert alive == []
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The directory of the component in a cache of the test's own."""
+    made = component.compiled_component(print).parent
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path))
+    return shutil.copytree(made, tmp_path / made.name)
+
+
+def test_a_finished_component_is_used_where_nothing_can_be_written(cache):
+    (cache / ".lock").unlink()
+    (cache / ".lock").mkdir()  # so that it cannot be opened, by the administrator either
+    assert component.compiled_component(print).parent == cache
 
 
 def test_its_processes_find_the_libraries_where_the_run_found_them(tmp_path):

@@ -50,6 +50,8 @@ def compiled_component(say: Callable[[str], None]) -> Path:
     """
     check_sandbox("sandbox")
     directory = cache_directory() / f"sandbox-{_key()}"
+    if (directory / _COMPILED).exists():
+        return directory / _COMPILED  # the cache may be one that only its owner can write
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (directory / ".lock").open("w") as file:
