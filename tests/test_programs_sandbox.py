@@ -305,11 +305,34 @@ def test_its_processes_find_the_libraries_where_the_run_found_them(tmp_path):
     assert done.stdout == "2\n", done.stderr
 
 
-async def test_a_process_that_cannot_start_says_why(monkeypatch):
-    command = [sys.executable, "-c", "raise ImportError('not for this processor')"]
-    monkeypatch.setattr(module, "worker_command", lambda compiled: command)
-    with pytest.raises(InputError, match=r"did not start .*ImportError: not for this processor"):
+async def test_a_process_that_cannot_start_says_why(monkeypatch, tmp_path):
+    damaged = tmp_path / "sandbox.cwasm"
+    damaged.write_bytes(b"damaged")
+    monkeypatch.setattr(module, "compiled_component", lambda say, unusable=None: damaged)
+    with pytest.raises(InputError, match=r"did not start with .*Invalid ELF header"):
         await Sandbox(1).run("", "1")
+
+
+async def test_a_component_that_cannot_be_loaded_is_compiled_again_once(cache, started):
+    (cache / "sandbox.cwasm").write_bytes(b"damaged")
+    one = Sandbox(2)
+    endings = await asyncio.gather(one.run("", "1 + 1"), one.run("", "1 + 1"))
+    one.close()
+    assert [ending.text for ending in endings] == ["2", "2"]
+    assert sum(str(cache / "sandbox.wasm") in process.args for process in started) == 1
+
+
+def test_another_kind_of_processor_has_another_component(cache, monkeypatch):
+    class Made(Exception):
+        pass
+
+    def say(text):
+        raise Made
+
+    assert component.compiled_component(say).parent == cache
+    monkeypatch.setattr("platform.machine", lambda: "another")
+    with pytest.raises(Made):
+        component.compiled_component(say)
 
 
 def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):

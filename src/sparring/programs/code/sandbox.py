@@ -169,7 +169,14 @@ class Sandbox:
             return self._new_worker()
 
     def _new_worker(self) -> "_Worker":
-        return _Worker(compiled_component(self._say))
+        """Start a process. If it does not start, the component may be damaged, or compiled by another host
+        for what this one's processor lacks: it is compiled anew, once."""
+        compiled = compiled_component(self._say)
+        tried = compiled.stat()
+        try:
+            return _Worker(compiled)
+        except InputError:
+            return _Worker(compiled_component(self._say, unusable=tried))
 
     def _ending(self, answer: dict[str, Any]) -> Ending:
         used = answer.get("instructions", 0)
