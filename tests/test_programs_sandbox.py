@@ -177,6 +177,7 @@ async def test_arguments_are_read_before_the_program_runs(sandbox):
         ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}", True),
         ("[1]", "(1,)", False),
         ("'a'", "a", False),
+        (r"'\d'", r"'\\d'", True),
         ("f()", "f()", False),
         ("[" * 10000, "1", False),
         ("\x00", "\ud800", False),
@@ -232,7 +233,14 @@ async def test_processes_that_die_are_replaced_and_no_program_is_wrong_for_it(st
 async def test_a_process_that_does_not_answer_is_ended_and_the_program_not_judged(monkeypatch, started):
     one = Sandbox(1, instructions=10**15)
     await one.run("", "1")
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
+    ask = module._Worker.ask
+
+    def impatient(worker, request):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "HANG_SECONDS", 0.0)
+            return ask(worker, request)
+
+    monkeypatch.setattr(module._Worker, "ask", impatient)
     with pytest.raises(TransientError, match="ended twice"):
         await one.run("while True: pass")
     one.close()
@@ -266,6 +274,30 @@ from sparring.programs.code.sandbox import Sandbox
 print(asyncio.run(Sandbox(1).run("", "1 + 1")).text, flush=True)
 input()
 """
+
+
+FORKED = """
+import asyncio, os, signal
+import psutil
+from sparring.programs.code.sandbox import shared_sandbox
+
+def answer():
+    return asyncio.run(shared_sandbox().run("", "1 + 1")).text
+
+answer()
+workers = psutil.Process().children()
+if child := os.fork():
+    os.waitpid(child, 0)
+    print("parent", answer(), psutil.Process().children() == workers)
+else:
+    signal.alarm(100)
+    print("child", answer())
+"""
+
+
+def test_a_fork_has_a_sandbox_of_its_own_and_leaves_the_other_alone():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert done.stdout == "child 2\nparent 2 True\n", done.stderr
 
 
 @pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda run: run.communicate("")], ids=["kill", "end"])

@@ -81,7 +81,7 @@ def _is_usable(compiled: Path, unusable: os.stat_result | None) -> bool:
 
 def _key() -> str:
     made_of = [GUEST.read_text(encoding="utf-8"), WORKER.read_text(encoding="utf-8"), WORLD]
-    made_of += [sys.platform, platform.machine()]
+    made_of.append(platform.machine())
     made_of += [version(package.replace("_", "-")) for package in PACKAGES]
     return hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
 

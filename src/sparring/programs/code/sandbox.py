@@ -90,6 +90,7 @@ class Sandbox:
         check_sandbox("sandbox")
         self.instructions, self.memory, self.room = instructions, memory, room
         self._say = say
+        self._process = os.getpid()
         count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="sandbox")
         self._idle: LifoQueue[_Worker] = LifoQueue()
@@ -135,7 +136,9 @@ class Sandbox:
         return ending.kind == "value" and ending.text == text
 
     def close(self) -> None:
-        """End the processes; a program that runs is waited for."""
+        """End the processes; a program that runs is waited for. In a fork of this process, do nothing."""
+        if os.getpid() != self._process:
+            return
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
             self._idle.get().close()
@@ -247,5 +250,9 @@ def _text(text: str) -> str:
 
 @cache
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of this process."""
+    """Return the sandbox of this process; a fork of it has another, because threads are not copied."""
     return Sandbox()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=shared_sandbox.cache_clear)
