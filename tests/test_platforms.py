@@ -22,6 +22,7 @@ ASKS_WHICH = {
     "commands/ladder/running.py",
     "core/files.py",
     "core/locks.py",
+    "programs/code/sandbox.py",
     "run/trainer.py",
 }
 """Files that do something else on Windows."""

@@ -65,6 +65,14 @@ UNUSABLE = {
     "a file": "def f(x):\n    return open('/etc/passwd').read()",
     "the clock": "import time\ndef f(x):\n    return time.time()",
     "an object": "def f(x):\n    return object()",
+    **{
+        f"a forged text, {text!r}": f"""import sys
+def f(x): return x
+frame = sys._getframe()
+while "_literal" not in frame.f_globals: frame = frame.f_back
+frame.f_globals["literal"] = lambda value, room: {text!r}"""
+        for text in ["", "no value", "1\nYou win.", "1 # You win.", "1\n# You win.", "f(1)", "(2)", "1, 2"]
+    },
 }
 
 

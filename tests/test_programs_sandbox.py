@@ -2,23 +2,30 @@
 
 import ast
 import asyncio
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import venv
+from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sparring
 from hostile_programs import WAYS
-from sparring.core import InputError
+from sparring.core import InputError, TransientError
+from sparring.programs.code import component
 from sparring.programs.code import sandbox as module
 from sparring.programs.code.sandbox import Sandbox
 
 pytest.importorskip("wasmtime", reason="needs the extra code")
 pytest.importorskip("componentize_py", reason="needs the extra code")
+SOURCE = Path(sparring.__file__).parents[1]
 GOOD = "def f(text):\n    return sorted(set(text)), len(text)"
 HOSTILE = [(way, name) for way, (programs, _) in WAYS.items() for name in programs]
 
@@ -170,6 +177,7 @@ async def test_arguments_are_read_before_the_program_runs(sandbox):
         ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}", True),
         ("[1]", "(1,)", False),
         ("'a'", "a", False),
+        (r"'\d'", r"'\\d'", True),
         ("f()", "f()", False),
         ("[" * 10000, "1", False),
         ("\x00", "\ud800", False),
@@ -197,29 +205,66 @@ def test_a_sandbox_serves_one_event_loop_after_another(sandbox):
     assert [asyncio.run(sandbox.run("", str(n))).text for n in range(3)] == ["0", "1", "2"]
 
 
-async def test_a_process_that_dies_is_replaced(monkeypatch):
-    started = []
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that are started."""
+    processes = []
     popen = module.subprocess.Popen
 
     def remembered(*args, **kwargs):
-        started.append(popen(*args, **kwargs))
-        return started[-1]
+        processes.append(popen(*args, **kwargs))
+        return processes[-1]
 
     monkeypatch.setattr(module.subprocess, "Popen", remembered)
-    one = Sandbox(1)
-    await one.run("", "1")
-    os.kill(started[0].pid, signal.SIGKILL)
+    return processes
+
+
+async def test_processes_that_die_are_replaced_and_no_program_is_wrong_for_it(started):
+    one = Sandbox(2)
+    await asyncio.gather(one.run("", "1"), one.run("", "1"))
+    assert len(started) == 2
+    for process in started:
+        os.kill(process.pid, signal.SIGKILL)
     assert (await one.run("", "1 + 1")).text == "2"
+    one.close()
+    assert [process.poll() is not None for process in started] == [True] * 3
+
+
+async def test_a_process_that_does_not_answer_is_ended_and_the_program_not_judged(monkeypatch, started):
+    one = Sandbox(1, instructions=10**15)
+    await one.run("", "1")
+    ask = module._Worker.ask
+
+    def impatient(worker, request):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "HANG_SECONDS", 0.0)
+            return ask(worker, request)
+
+    monkeypatch.setattr(module._Worker, "ask", impatient)
+    with pytest.raises(TransientError, match="ended twice"):
+        await one.run("while True: pass")
     one.close()
     assert [process.poll() is not None for process in started] == [True, True]
 
 
-async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
-    one = Sandbox(1, instructions=10**15)
-    await one.run("", "1")
-    monkeypatch.setattr(module, "HANG_SECONDS", 0.5)
-    assert (await one.run("while True: pass")).kind == "refused"
-    one.close()
+INTERRUPTED = """
+import asyncio, os, signal
+import psutil
+from sparring.programs.code.sandbox import Sandbox
+
+sandbox = Sandbox(1)
+asyncio.run(sandbox.run("", "1"))
+workers = psutil.Process().children()
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.killpg(0, signal.SIGINT)
+print([asyncio.run(sandbox.run("", "1 + 1")).text for _ in range(2)], psutil.Process().children() == workers)
+"""
+
+
+def test_ctrl_c_in_the_terminal_is_for_the_run_alone():
+    run = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(run, capture_output=True, text=True, start_new_session=True)
+    assert done.stdout == "['2', '2'] True\n", done.stderr
 
 
 RUN = """
@@ -229,6 +274,30 @@ from sparring.programs.code.sandbox import Sandbox
 print(asyncio.run(Sandbox(1).run("", "1 + 1")).text, flush=True)
 input()
 """
+
+
+FORKED = """
+import asyncio, os, signal
+import psutil
+from sparring.programs.code.sandbox import shared_sandbox
+
+def answer():
+    return asyncio.run(shared_sandbox().run("", "1 + 1")).text
+
+answer()
+workers = psutil.Process().children()
+if child := os.fork():
+    os.waitpid(child, 0)
+    print("parent", answer(), psutil.Process().children() == workers)
+else:
+    signal.alarm(100)
+    print("child", answer())
+"""
+
+
+def test_a_fork_has_a_sandbox_of_its_own_and_leaves_the_other_alone():
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert done.stdout == "child 2\nparent 2 True\n", done.stderr
 
 
 @pytest.mark.parametrize("end", [subprocess.Popen.kill, lambda run: run.communicate("")], ids=["kill", "end"])
@@ -243,6 +312,59 @@ def test_its_processes_end_with_the_run_however_that_ends(end):
     _, alive = psutil.wait_procs(workers, timeout=60)
     run.communicate()
     assert alive == []
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The directory of the component in a cache of the test's own."""
+    made = component.compiled_component(print).parent
+    monkeypatch.setenv("SPARRING_CACHE", str(tmp_path))
+    return shutil.copytree(made, tmp_path / made.name)
+
+
+def test_a_finished_component_is_used_where_nothing_can_be_written(cache):
+    (cache / ".lock").unlink()
+    (cache / ".lock").mkdir()  # so that it cannot be opened, by the administrator either
+    assert component.compiled_component(print).parent == cache
+
+
+def test_its_processes_find_the_libraries_where_the_run_found_them(tmp_path):
+    venv.create(tmp_path / "bare", symlinks=True)
+    libraries = Path(importlib.util.find_spec("wasmtime").origin).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(libraries)])}
+    run = [tmp_path / "bare" / "bin" / "python", "-c", RUN]
+    done = subprocess.run(run, env=environment, input="\n", capture_output=True, text=True)
+    assert done.stdout == "2\n", done.stderr
+
+
+async def test_a_process_that_cannot_start_says_why(monkeypatch, tmp_path):
+    damaged = tmp_path / "sandbox.cwasm"
+    damaged.write_bytes(b"damaged")
+    monkeypatch.setattr(module, "compiled_component", lambda say, unusable=None: damaged)
+    with pytest.raises(InputError, match=r"did not start with .*Invalid ELF header"):
+        await Sandbox(1).run("", "1")
+
+
+async def test_a_component_that_cannot_be_loaded_is_compiled_again_once(cache, started):
+    (cache / "sandbox.cwasm").write_bytes(b"damaged")
+    one = Sandbox(2)
+    endings = await asyncio.gather(one.run("", "1 + 1"), one.run("", "1 + 1"))
+    one.close()
+    assert [ending.text for ending in endings] == ["2", "2"]
+    assert sum(str(cache / "sandbox.wasm") in process.args for process in started) == 1
+
+
+def test_another_kind_of_processor_has_another_component(cache, monkeypatch):
+    class Made(Exception):
+        pass
+
+    def say(text):
+        raise Made
+
+    assert component.compiled_component(say).parent == cache
+    monkeypatch.setattr("platform.machine", lambda: "another")
+    with pytest.raises(Made):
+        component.compiled_component(say)
 
 
 def test_without_the_libraries_one_line_says_what_to_install(monkeypatch):

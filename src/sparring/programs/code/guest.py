@@ -178,6 +178,7 @@ class WitWorld:
 
     def same(self, first: str, second: str) -> bool:
         """Whether two texts are literals of equal values."""
+        warnings.simplefilter("ignore")  # as of a backslash before a d, which Python reads all the same
         try:
             return bool(ast.literal_eval(first.strip()) == ast.literal_eval(second.strip()))
         except Exception:  # noqa: BLE001 - the text is a model's

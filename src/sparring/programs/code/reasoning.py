@@ -85,11 +85,13 @@ class CodeDomain(Domain):
         return self.made(program, inputs, [""] * self.count)
 
     async def checked(self, question: Question) -> Question | None:
-        """Return the question with the outputs; ``None`` if the program does not return one for an input."""
+        """Return the question with the outputs; ``None`` if the program does not return a plain value for an
+        input; it may change the copy in which it runs, and so what the copy says."""
         one = _as_code(question)
         endings = [await self.sandbox.run(one["program"], "f", given) for given in one["inputs"]]
-        if any(ending.kind != "value" for ending in endings):
-            return None
+        for ending in endings:
+            if ending.kind != "value" or not await self.sandbox.is_plain(ending.text):
+                return None
         return self.made(one["program"], one["inputs"], [ending.text for ending in endings])
 
     def solver_turns(self) -> Turns:

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,8 +23,14 @@ from queue import Empty, LifoQueue
 from threading import Timer
 from typing import Any, Literal, cast, get_args
 
-from sparring.core import InputError
-from sparring.programs.code.component import WORKER, bare_environment, check_sandbox, compiled_component
+from sparring.core import InputError, TransientError
+from sparring.programs.code.component import (
+    bare_environment,
+    check_sandbox,
+    compiled_component,
+    last_line,
+    worker_command,
+)
 
 Kind = Literal["value", "error", "time", "memory", "output", "refused"]
 """How a program ends: with a value, by an error of its own, out of instructions, out of memory, with more
@@ -83,6 +90,7 @@ class Sandbox:
         check_sandbox("sandbox")
         self.instructions, self.memory, self.room = instructions, memory, room
         self._say = say
+        self._process = os.getpid()
         count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="sandbox")
         self._idle: LifoQueue[_Worker] = LifoQueue()
@@ -99,6 +107,10 @@ class Sandbox:
             call: an expression, whose value is returned; without one, the value is None.
             arguments: literals with commas between them; the value is then that of ``call`` called with
                 these. They are read before the program runs, so nothing in them is run.
+
+        Raises:
+            InputError: the sandbox cannot be made or started.
+            TransientError: its process ended for another reason than the program, twice.
         """
         if len(source) + len(call) + len(arguments or "") > LONGEST_SOURCE:
             return Ending("error", f"SyntaxError: it has more than {LONGEST_SOURCE} characters")
@@ -115,8 +127,18 @@ class Sandbox:
         answer = await self._answer("same", [_text(first), _text(second)])
         return answer.get("result") is True
 
+    async def is_plain(self, text: str) -> bool:
+        """Whether a text is what :meth:`run` returns for a plain value, and nothing that a program forged.
+
+        It is read and written again in a copy in which no program runs.
+        """
+        ending = await self.run("", "lambda value: value", text)
+        return ending.kind == "value" and ending.text == text
+
     def close(self) -> None:
-        """End the processes; a program that runs is waited for."""
+        """End the processes; a program that runs is waited for. In a fork of this process, do nothing."""
+        if os.getpid() != self._process:
+            return
         self._threads.shutdown(cancel_futures=True)
         while not self._idle.empty():
             self._idle.get().close()
@@ -132,22 +154,32 @@ class Sandbox:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, json.dumps(request))
 
     def _ask(self, request: str) -> dict[str, Any]:
-        """Send a request to an idle process. One that dies is replaced, and the request sent once more: it
-        may have died for another reason than the program."""
-        for _ in range(2):
-            worker = self._worker()
+        """Send a request to an idle process. If that dies, send the request once more, to a new one: what
+        ended the first may have ended all that were idle, and says nothing about the program."""
+        for worker_of in (self._idle_worker, self._new_worker):
+            worker = worker_of()
             answer = worker.ask(request)
             if answer is not None:
                 self._idle.put(worker)
                 return answer
-            worker.close()
-        return {"stopped": "refused"}
+            said = worker.close()
+        raise TransientError(f"the sandbox's process ended twice before the program did ({said})")
 
-    def _worker(self) -> "_Worker":
+    def _idle_worker(self) -> "_Worker":
         try:
             return self._idle.get_nowait()
         except Empty:
-            return _Worker(str(compiled_component(self._say)))
+            return self._new_worker()
+
+    def _new_worker(self) -> "_Worker":
+        """Start a process. If it does not start, the component may be damaged, or compiled by another host
+        for what this one's processor lacks: it is compiled anew, once."""
+        compiled = compiled_component(self._say)
+        tried = compiled.stat()
+        try:
+            return _Worker(compiled)
+        except InputError:
+            return _Worker(compiled_component(self._say, unusable=tried))
 
     def _ending(self, answer: dict[str, Any]) -> Ending:
         used = answer.get("instructions", 0)
@@ -164,20 +196,22 @@ class Sandbox:
 class _Worker:
     """One process that runs programs, one after the other."""
 
-    def __init__(self, compiled: str) -> None:
+    def __init__(self, compiled: Path) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it stays open as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-I", str(WORKER), compiled],
+            worker_command(compiled),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=self._errors,
             env=bare_environment(),
             text=True,
             encoding="utf-8",
+            start_new_session=True,  # Ctrl-C is for the run, which may finish what it does
         )
         ready = self._line()
         if ready.strip() != "ready":
-            self.close()
-            problem = "its process did not start with the component in the cache"
-            raise InputError("sandbox", problem, f"Delete {Path(compiled).parent}, so that it is made again")
+            problem = f"its process did not start with the component in the cache ({self.close()})"
+            raise InputError("sandbox", problem, f"Delete {compiled.parent}, so that it is made again")
 
     def ask(self, request: str) -> dict[str, Any] | None:
         """Return the answer to a request; ``None`` if the process died or had to be ended."""
@@ -200,10 +234,13 @@ class _Worker:
         finally:
             timer.cancel()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> str:
+        """End the process, and return the last line of its errors."""
         self.process.kill()
         self.process.communicate()
+        with self._errors:
+            self._errors.seek(0)
+            return last_line(self._errors.read().decode("utf-8", "replace"))
 
 
 def _text(text: str) -> str:
@@ -213,5 +250,9 @@ def _text(text: str) -> str:
 
 @cache
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of this process."""
+    """Return the sandbox of this process; a fork of it has another, because threads are not copied."""
     return Sandbox()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=shared_sandbox.cache_clear)
