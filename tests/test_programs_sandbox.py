@@ -345,6 +345,7 @@ async def test_a_process_that_cannot_start_says_why(monkeypatch, tmp_path):
         await Sandbox(1).run("", "1")
 
 
+@pytest.mark.slow
 async def test_a_component_that_cannot_be_loaded_is_compiled_again_once(cache, started):
     (cache / "sandbox.cwasm").write_bytes(b"damaged")
     one = Sandbox(2)
