@@ -27,7 +27,7 @@ def test_measures_that_the_game_does_not_have_are_left_out_and_named(preset, gam
     monkeypatch.chdir("tests")
     before = load_config(preset, {})
     config, notes = load_fitted(preset, {"envs.0.id": game})
-    named = before.evaluation.opponents
+    named = before.evaluation.opponents or []
     left = [name for name in named if name in can]
     assert config.evaluation.opponents == (left or None)
     assert config.evaluation.nash_conv == (before.evaluation.nash_conv and "NashConv" in can)

@@ -60,9 +60,9 @@ class Tokens:
     offset_S: Tensor
     length_S: Tensor
     mean_length: float
-    num_answers: int
     old_S: Tensor | None = None
     sample_S: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    num_answers: int = 1
 
     def importance_weights(self, logprobs_S: Tensor, maximum: float) -> Tensor:
         """Return min(pi / behaviour, maximum) without a gradient: truncated importance sampling."""
@@ -158,9 +158,9 @@ class Batch:
             torch.from_numpy(offset_S).to(device),
             torch.from_numpy(lengths[answer_S].astype(np.float32)).to(device),
             self.mean_length,
-            self.num_answers,
             torch.from_numpy(self.old[place_S]).to(device) if len(self.old) else None,
             torch.from_numpy(sample_S).to(device),
+            self.num_answers,
         )
 
 

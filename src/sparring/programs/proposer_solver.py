@@ -32,12 +32,20 @@ from sparring.programs.code.reasoning import KINDS
 from sparring.programs.data_gate import DataGate, Proposed
 from sparring.programs.expressions import Expressions
 from sparring.programs.labels import Labels
-from sparring.programs.proposer_episodes import DEFAULTS, ProposerEpisode, SolveEpisode, named
+from sparring.programs.proposer_episodes import (
+    DEFAULTS,
+    ProposerEpisode,
+    SolveEpisode,
+    make_proposer_rubric,
+    named,
+)
 from sparring.programs.proposer_rewards import lowest_reward
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 from sparring.programs.similarity import cluster_shares
 from sparring.programs.task_sources import load_questions
 from sparring.programs.tasks import hold_out
+
+__all__ = ["ProposerEpisode", "ProposerSolverArena", "SolveEpisode", "make_proposer_rubric"]
 
 LEAST_WEIGHT = 0.05
 EVALUATION_PROMPTS = 4
