@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from matrices import one_of_each
 from program_runs import SMALL, logged, run
 from sparring.config import load_config
 from sparring.config.programs import WorkflowSettings
@@ -178,8 +179,7 @@ def test_one_switch_says_whether_the_roles_of_any_program_share_a_policy(name, t
     assert policies(own) == (["mine", *(role.lower() for role in roles[1:])], roles)
 
 
-@pytest.mark.parametrize("sharing", ["shared", "isolated"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "sharing"), one_of_each(FORMS, ["shared", "isolated"]))
 def test_a_run_trains_every_role(model, tmp_path, form, sharing):
     file = tmp_path / "workflow.toml"
     file.write_text(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from game_runs import cut_back, resumed
+from matrices import first_of
 from program_runs import adapter, logged, run
 from sparring.config import load_config
 
@@ -47,7 +48,7 @@ def configured(model, preset, **changes):
     return load_config(f"papers/{preset}", TINY | {"model.name": str(model)} | PAPERS[preset] | changes)
 
 
-@pytest.fixture(scope="module", params=PAPERS)
+@pytest.fixture(scope="module", params=first_of([*PAPERS]))
 def finished(request, model, tmp_path_factory):
     path = tmp_path_factory.mktemp(request.param) / "run"
     run(configured(model, request.param), path)
