@@ -5,7 +5,7 @@ Each has the ways in which it may end.
 
 FILES = {
     "read a file": "print(open('/etc/passwd').read())",
-    "write a file": "open('/tmp/x', 'w').write('x')",
+    "write a file": "open('/x', 'w').write('x')",
     "list files": "import os\nprint(os.listdir('/'))",
     "read the source of a module": "import linecache\nprint(linecache.getlines('/etc/passwd'))",
     "a low open": "import posix\nposix.open('/etc/passwd', 0)",

@@ -150,6 +150,16 @@ def test_completions_are_cut_at_max_train_len_and_prompts_that_fill_it_are_left_
     assert batch.tokens(plan, torch.device("cpu")).behaviour_S.tolist() == [-1.0, -2.0, 0.0]
 
 
+def test_a_loss_is_told_by_how_many_answers_advantages_are_divided():
+    records = [make_record([1], [2, 3], advantage=3.0), make_record([1], [4]), make_record([1], [5])]
+    batch = pack(records, version=None, max_train_len=None, with_answers=False)
+    for plan in batch.plans:
+        tokens = batch.tokens(plan, torch.device("cpu"))
+        assert tokens.num_answers == 3
+        advantages = [records[place].advantage for place in tokens.sample_S.tolist()]
+        assert (tokens.advantage_S * tokens.num_answers).tolist() == pytest.approx(advantages)
+
+
 def test_a_batch_in_which_all_prompts_are_too_long_is_rejected():
     with pytest.raises(SparringError, match="max_train_len"):
         make_learner(tiny_policy(), max_train_len=2).update(RECORDS)

@@ -12,7 +12,7 @@ import tomli_w
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.recipe import apply_recipe, read_recipe
+from sparring.config.recipe import apply_recipe, lay_over, read_recipe
 from sparring.config.toml_files import (
     EXTENDS,
     MAX_KEYS,
@@ -167,23 +167,8 @@ def _read_source(source: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     for one, other in (("envs", "program"), ("program", "envs")):
         if one in data:
             whole.pop(other, None)  # what is played replaces what was played
-    _lay_over(whole, data)
+    lay_over(whole, data)
     return whole
-
-
-def _lay_over(base: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Lay changes over nested tables, in place: a table of another ``type`` replaces the whole table, and a
-    list the whole list."""
-    for name, value in changes.items():
-        old = base.get(name)
-        if isinstance(value, dict) and isinstance(old, dict) and _has_type(value, old.get("type")):
-            _lay_over(old, value)
-        else:
-            base[name] = value
-
-
-def _has_type(table: dict[str, Any], kind: Any) -> bool:
-    return bool(table.get("type", kind) == kind)
 
 
 def _read_one(source: str) -> dict[str, Any]:

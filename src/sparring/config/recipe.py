@@ -63,7 +63,7 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     if "algorithm" in learning and _table(learning, "algorithm").get("values") != "tree":
         for env in _entries(data, "envs"):
             env.pop("explore", None)
-    _merge(data, recipe)
+    lay_over(data, recipe)
 
 
 def _entries(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -78,12 +78,19 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _merge(data: dict[str, Any], changes: dict[str, Any]) -> None:
+def lay_over(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Lay changes over nested tables, in place: a table of another ``type`` replaces the whole table, and a
+    list the whole list."""
     for name, value in changes.items():
-        if isinstance(value, dict) and isinstance(data.get(name), dict):
-            _merge(data[name], value)
+        old = data.get(name)
+        if isinstance(value, dict) and isinstance(old, dict) and _is_of_type(value, old.get("type")):
+            lay_over(old, value)
         else:
             data[name] = value
+
+
+def _is_of_type(table: dict[str, Any], kind: Any) -> bool:
+    return bool(table.get("type", kind) == kind)
 
 
 def _no_such_recipe(name: str) -> InputError:

@@ -24,11 +24,16 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.programs.documents import Document, load_documents
-from sparring.programs.proposer_episodes import ProposerEpisode, SolveEpisode, make_proposer_rubric
+from sparring.programs.proposer_episodes import (
+    PROPOSER,
+    SOLVER,
+    ProposerEpisode,
+    SolveEpisode,
+    make_proposer_rubric,
+)
 from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
 from sparring.programs.tasks import hold_out, in_turns
 
-PROPOSER, SOLVER = "Proposer", "Solver"
 BEST_VARIANCE, WIDTH = 0.25, 0.01
 INVALID_REWARD = -0.1
 DEFAULTS = CorpusSettings()

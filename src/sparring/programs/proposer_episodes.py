@@ -20,6 +20,7 @@ from sparring.programs.labels import Labels
 from sparring.programs.proposer_rewards import failure_reward, lowest_reward, question_reward
 from sparring.programs.questions import Arithmetic, Domain, Question, Turns
 
+PROPOSER, SOLVER = "Proposer", "Solver"
 DEFAULTS = ProposerSolverSettings()
 
 
@@ -73,7 +74,7 @@ class SolveEpisode(SingleTurnEpisode):
 
     def __init__(
         self,
-        solver_role: str = "Solver",
+        solver_role: str = SOLVER,
         domain: Domain | None = None,
         *,
         kind: str = "",
@@ -136,7 +137,7 @@ class ProposerEpisode(SingleTurnEpisode):
 
     def __init__(
         self,
-        proposer_role: str = "Proposer",
+        proposer_role: str = PROPOSER,
         solver_rollouts: int = 8,
         target_pass_rate: float = 0.5,
         domain: Domain | None = None,
@@ -144,7 +145,7 @@ class ProposerEpisode(SingleTurnEpisode):
         train_solvers: bool = False,
         held_out: frozenset[str] = frozenset(),
         settings: ProposerSolverSettings = DEFAULTS,
-        solver_role: str = "Solver",
+        solver_role: str = SOLVER,
         kind: str = "",
     ) -> None:
         super().__init__()

@@ -42,8 +42,7 @@ from sparring.programs.proposer_episodes import (
 from sparring.programs.proposer_rewards import lowest_reward
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 from sparring.programs.similarity import cluster_shares
-from sparring.programs.task_sources import load_questions
-from sparring.programs.tasks import hold_out
+from sparring.programs.task_sources import load_split
 
 __all__ = ["ProposerEpisode", "ProposerSolverArena", "SolveEpisode", "make_proposer_rubric"]
 
@@ -57,10 +56,8 @@ CLUSTER_DISTANCE = 0.5
 
 def _split_questions(settings: SplitQuestions) -> tuple[list[Question], list[Question]]:
     """Return the questions of a source: those that a proposer may see, and the held-out ones."""
-    task = load_questions(settings, "program.questions.name")
+    task, seen, held_out = load_split(settings, "program.questions")
     given: list[Question] = [{"question": one.text, "ground_truth": one.answer} for one in task.questions]
-    texts = [one["question"] for one in given]
-    seen, held_out = hold_out(texts, settings.test_size, settings.seed, "program.questions")
     return [given[place] for place in seen], [given[place] for place in held_out]
 
 

@@ -29,9 +29,9 @@ from sparring.core.adapters import BASE
 from sparring.core.credit.assigners import TARGET
 from sparring.programs.prover_episodes import ProveEpisode, VerifyEpisode
 from sparring.programs.prover_rewards import balanced_weights, gated_convincingness, relative_convincingness
-from sparring.programs.solutions import AUTHOR, HELPFUL, SNEAKY, VERIFIER, Solution
-from sparring.programs.task_sources import load_questions
-from sparring.programs.tasks import hold_out, in_turns
+from sparring.programs.solutions import AUTHOR, HELPFUL, SNEAKY, VERIFIER, KeptSolution
+from sparring.programs.task_sources import load_split
+from sparring.programs.tasks import in_turns
 
 FIELD = "program.questions"
 PROVERS = (HELPFUL, SNEAKY)
@@ -56,10 +56,7 @@ class ProverVerifierArena(Arena):
     ) -> None:
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
-        given = settings.questions
-        self.task = load_questions(given, f"{FIELD}.name")
-        texts = [question.text for question in self.task.questions]
-        trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
+        self.task, trained, self.held_out = load_split(settings.questions, FIELD)
         if len(trained) < 2:
             raise InputError(FIELD, "there is only one question to learn from", "Give more, for two halves")
         half = len(trained) // 2
@@ -118,9 +115,9 @@ class ProverVerifierArena(Arena):
             requests.append(EpisodeRequest("verify", artifact))
         return requests
 
-    def _kept(self) -> dict[int, list[Solution]]:
+    def _kept(self) -> dict[int, list[KeptSolution]]:
         """Return the solutions that are kept, by round, oldest first."""
-        kept: dict[int, list[Solution]] = {}
+        kept: dict[int, list[KeptSolution]] = {}
         for one in self.stores["solutions"].all():
             kept.setdefault(one.data["round"], []).append(one.data)
         return kept

@@ -1,7 +1,6 @@
 """QuestionArena: single-turn questions whose answers are scored; the held-out ones measure the policy."""
 
 from sparring.config.programs import QuestionsSettings
-from sparring.config.questions import TESTS
 from sparring.core import (
     Arena,
     CreditAssigner,
@@ -10,8 +9,8 @@ from sparring.core import (
     Role,
     VerboseLogger,
 )
-from sparring.programs.task_sources import load_questions, scored
-from sparring.programs.tasks import OwnScores, TaskEpisode, hold_out, in_turns
+from sparring.programs.task_sources import load_split
+from sparring.programs.tasks import OwnScores, TaskEpisode, in_turns
 
 SOLVER = "Solver"
 FIELD = "program.questions"
@@ -35,14 +34,7 @@ class QuestionArena(Arena):
     ) -> None:
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
-        given = settings.questions
-        self.task = scored(
-            load_questions(given, f"{FIELD}.name", by_tests=settings.score == TESTS),
-            settings.score,
-            "program.score",
-        )
-        texts = [question.text for question in self.task.questions]
-        self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
+        self.task, self.trained, self.held_out = load_split(settings.questions, FIELD, settings.score)
         self.add_role(Role(SOLVER, policy=settings.solver_policy))
         self.add_episode("task", TaskEpisode(self.task, SOLVER))
 

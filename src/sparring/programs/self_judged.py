@@ -23,10 +23,9 @@ from sparring.core import (
     VerboseLogger,
 )
 from sparring.programs.points import OBEDIENCE, QUALITY, PointsJudge
-from sparring.programs.proposer_episodes import ProposerEpisode, SolveEpisode
+from sparring.programs.proposer_episodes import PROPOSER, SOLVER, ProposerEpisode, SolveEpisode
 from sparring.programs.questions import Arithmetic, Domain, Question, Turns
 
-PROPOSER, SOLVER = "Proposer", "Solver"
 EXAMPLES = 8
 HELD_OUT = 128
 DEFAULTS = SelfJudgedSettings()

@@ -23,7 +23,7 @@ _EXAMPLES = [
 """Problems, how they are solved, and a right and a wrong result."""
 
 
-class Solution(TypedDict):
+class KeptSolution(TypedDict):
     """A solution as it is kept: what was solved, by whom in which round (0: the untrained model), and whether
     its answer is right."""
 

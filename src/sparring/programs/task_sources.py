@@ -28,7 +28,7 @@ from sparring.core.errors import check_installed, first_line, imported, shown
 from sparring.core.own_code import is_class_path, name_of, own_code, own_function
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
 from sparring.programs.code.tasks import ProgramTask
-from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion
+from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion, hold_out
 
 SEED = 0
 """Decides which questions are asked. The run's seed does not, so that runs can be compared."""
@@ -58,6 +58,18 @@ def load_questions(settings: SplitQuestions, field: str, *, by_tests: bool = Fal
     """Return the questions of a program, the held-out ones included; see :func:`load_task`."""
     seed = derive_seed(settings.seed, "questions")
     return _task_of(settings, settings.count, seed, TRAINED_SPLIT, field, by_tests=by_tests)
+
+
+def load_split(
+    settings: SplitQuestions, field: str, score: str | None = None
+) -> tuple[Task, list[int], list[int]]:
+    """Return a program's questions with their score, and the numbers of those to train on and held out.
+
+    ``field`` is the source's name in errors, whose field ``name`` is the source itself.
+    """
+    task = scored(load_questions(settings, f"{field}.name", by_tests=score == TESTS), score, "program.score")
+    texts = [question.text for question in task.questions]
+    return task, *hold_out(texts, settings.test_size, settings.seed, field)
 
 
 def check_task(settings: TaskSettings, field: str) -> str:

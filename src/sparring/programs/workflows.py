@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from sparring.config.programs import Form, WorkflowSettings
-from sparring.config.questions import TESTS
 from sparring.core import (
     Arena,
     CreditAssigner,
@@ -30,8 +29,8 @@ from sparring.core import (
 from sparring.core.concurrency import all_results
 from sparring.core.messages import said
 from sparring.core.text import speech
-from sparring.programs.task_sources import load_questions, scored
-from sparring.programs.tasks import Asked, ShortAnswers, Task, TaskQuestion, hold_out, in_turns
+from sparring.programs.task_sources import load_split
+from sparring.programs.tasks import Asked, ShortAnswers, Task, TaskQuestion, in_turns
 
 FIELD = "program.questions"
 ROLES = {"review": ("Solver", "Reviewer"), "vote": ("Solver", "Chooser"), "plan": ("Planner", "Worker")}
@@ -198,15 +197,8 @@ class WorkflowArena(Arena):
     ) -> None:
         super().__init__(client, credit_assigner, seed=seed, logger=logger)
         self.settings = settings
-        given = settings.questions
-        task = scored(
-            load_questions(given, f"{FIELD}.name", by_tests=settings.score == TESTS),
-            settings.score,
-            "program.score",
-        )
+        task, self.trained, self.held_out = load_split(settings.questions, FIELD, settings.score)
         self.episode = WorkflowEpisode(task, settings)
-        texts = [question.text for question in task.questions]
-        self.trained, self.held_out = hold_out(texts, given.test_size, given.seed, FIELD)
         for role_id in ROLES[settings.form]:
             self.add_role(Role(role_id))
         self.add_episode("workflow", self.episode)

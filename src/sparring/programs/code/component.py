@@ -34,6 +34,8 @@ world sandbox {
 }
 """
 """What of the guest can be called. The component has no other interface and no imports."""
+MOST_SECONDS = 900.0
+"""After this, making the component is given up: fifty times what it takes."""
 _BUILD = "import componentize_py; componentize_py.script()"
 _WORK = f"import runpy; runpy.run_path({str(WORKER)!r}, run_name='__main__')"
 _LINKED, _COMPILED = "sandbox.wasm", "sandbox.cwasm"
@@ -105,7 +107,18 @@ def _compiled(linked: Path) -> bytes:
 
 
 def _made(command: list[str], place: Path) -> None:
-    done = subprocess.run(command, cwd=place, env=bare_environment(), capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=place,
+            env=bare_environment(),
+            capture_output=True,
+            text=True,
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        problem = f"the sandbox could not be made in {MOST_SECONDS:g} s"
+        raise InputError("sandbox", problem, "Try again when the machine is less busy") from error
     if done.returncode:
         problem = f"the sandbox cannot be made ({last_line(done.stderr.strip() or done.stdout)})"
         raise InputError("sandbox", problem, f"Run: pip install --force-reinstall 'sparring[{EXTRA}]'")

@@ -25,7 +25,7 @@ def engine() -> wasmtime.Engine:
     return wasmtime.Engine(config)
 
 
-class Copies:
+class FreshCopies:
     """Makes a copy of the component for each call."""
 
     def __init__(self, compiled: str) -> None:
@@ -65,7 +65,7 @@ def compile_component(linked: str, compiled: str) -> None:
 
 def serve(compiled: str) -> None:
     """Answer requests until there are no more."""
-    copies = Copies(compiled)
+    copies = FreshCopies(compiled)
     print("ready", flush=True)
     for line in sys.stdin:
         answer = json.dumps(copies.call(**json.loads(line)))
