@@ -5,6 +5,7 @@ A policy is a file; a cell that has been measured is not measured again.
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 
@@ -105,6 +106,8 @@ def tables() -> dict[str, Callable[[str], Policy]]:
 
 
 LANGUAGE_MODELS = ("untrained", "trained")
+SHARE_OF_GAMES = 4
+"""Language models answer slowly, so they learn from, and are measured by, one game in so many."""
 POLICIES = (*tables(), *LANGUAGE_MODELS)
 """The policies of the table, in every game."""
 
@@ -135,13 +138,21 @@ def make_table(
         if cell is None:
             progress.say(f"{env_id}, {name}: cell {number} of {len(places)}")
             agent = _agent(env_id, name, directory, stem, train)
-            cell = _measure(env_id, name, agent, directory / "cards" / stem, budget, progress)
+            cell = _measure(env_id, name, agent, directory / "cards" / stem, _given(name, budget), progress)
             file.parent.mkdir(parents=True, exist_ok=True)
             write_content(file, cell)
         cells.append(cell)
     table = directory / CALIBRATION_FILE
     write_file(table, Calibration(cells).to_bytes())
     return table
+
+
+def _given(name: str, budget: Budget) -> Budget:
+    """Return the budget of a policy."""
+    if name not in LANGUAGE_MODELS:
+        return budget
+    updates, games = (max(2, count // SHARE_OF_GAMES) for count in (budget.updates, budget.games))
+    return replace(budget, updates=updates, games=games)
 
 
 def _check_budget(directory: Path, budget: Budget) -> None:
