@@ -1,0 +1,87 @@
+"""The small presets of papers, each trained with several seeds: what was measured before and after.
+
+Every figure of an evaluation has a row: means over seeds with Student's 95% intervals, before training and at
+the last evaluation; minutes of playing, learning and evaluating, and updates. ``sparring compare`` shows the
+curves of the runs.
+
+Command:  python benchmarks/papers.py OUT [NAME ...] [--seeds 0 1 2] [--set FIELD=VALUE ...]
+Needs:    this package and the model of the presets. A run that is finished is not made again.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from measuring import print_table
+from sparring.collection import read_metrics
+from sparring.commands.compare import ComparedEntry, Summary, read_entries
+from sparring.config import load_config
+from sparring.run.run_directory import RunDirectory
+from training_runs import over_runs, sparring
+
+SMALL = "-small"
+SECONDS = ("time/play_seconds", "time/learn_seconds", "time/evaluation_seconds")
+
+
+def names() -> list[str]:
+    """Return the papers that have a small preset."""
+    presets = Path(str(files("sparring.config").joinpath("presets", "papers")))
+    return sorted(path.stem.removesuffix(SMALL) for path in presets.glob(f"*{SMALL}.toml"))
+
+
+def trained(out: Path, name: str, seed: int, more: Sequence[str]) -> RunDirectory:
+    """Train a small preset on one thread, as far as the run is not there already."""
+    preset = f"papers/{name}{SMALL}"
+    given = [f"--{one}" for one in more]
+    run = RunDirectory(out / f"{name}-{seed}")
+    updates = load_config(preset, dict(one.split("=", 1) for one in more)).learning.steps
+    if not run.is_finished(updates):
+        begin = ["train", preset, "--seed", str(seed), "--name", run.path.name, "--model.threads=1"]
+        begun = (run.path / "config.toml").exists()
+        again = ["train", "--resume", str(run.path)]
+        sparring(*(again if begun else [*begin, f"--run.directory={out}", *given]))
+    return run
+
+
+def minutes(run: RunDirectory) -> float:
+    """Return the minutes in which a run played, learned and evaluated."""
+    return sum(line.get(name, 0) for line in read_metrics(run.metrics_file) for name in SECONDS) / 60
+
+
+def rows(name: str, entry: ComparedEntry) -> list[list[str]]:
+    """Return a row for each figure that was measured at the beginning and at the end."""
+    found = []
+    for figure in entry.runs[0].view.figures:
+        curve = entry.curve(figure)
+        if len(curve) > 1:
+            first, last = min(curve), max(curve)
+            cells = [over_runs([one.value for one in curve[step].figures]) for step in (first, last)]
+            found.append([name, str(figure), *cells, str(last), _direction(curve[last])])
+    return found
+
+
+def _direction(summary: Summary) -> str:
+    return "less" if summary.figures[0].smaller_is_better else "more"
+
+
+def main() -> None:
+    """Train the runs that are missing, and print the table."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="directory of the runs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(names())}")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+    options = parser.parse_args()
+    table = list[list[str]]()
+    for name in options.names or names():
+        runs = [trained(options.out, name, seed, options.set) for seed in options.seeds]
+        if len(runs) > 1:
+            for entry in read_entries([str(run.path) for run in runs]):
+                table += rows(name, entry)
+        print(f"{name}: {over_runs([minutes(run) for run in runs])} minutes", flush=True)
+    print_table(["paper", "figure", "before", "after", "updates", "better"], table)
+
+
+if __name__ == "__main__":
+    main()
