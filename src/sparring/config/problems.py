@@ -232,12 +232,14 @@ def _hint_for_unknown(location: Location, field: str) -> str:
         return belongs if ANY_ENTRY in table else f"{belongs}. Leave it out; {whole}"
     named = namesakes(name)
     very_close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.85)
+    own = f"{field.removesuffix(name)}options.{name}" if "options" in siblings else ""
     if len(named) == 1 and not very_close:
-        return f"Did you mean {named[0]}?"
+        return f"Did you mean {named[0]}{f', or {own} of a class of your own' * bool(own)}?"
     close = very_close or difflib.get_close_matches(name, siblings, n=1)
     if close:
         return f"Did you mean {field.removesuffix(name)}{close[0]}?"
-    return f"Fields of this section: {', '.join(siblings)}"
+    fields_here = f"Fields of this section: {', '.join(siblings)}"
+    return f"{fields_here}. A class of your own gets {own}" if own else fields_here
 
 
 def _either(types: Sequence[str]) -> str:
