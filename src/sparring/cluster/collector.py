@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparring.cluster.calls import HEARTBEAT_SECONDS
 from sparring.cluster.engines.client import EngineClient
 from sparring.collection.buffer_state import PackedGames
 from sparring.collection.collector import Limits, arena_of_games
@@ -17,8 +18,6 @@ from sparring.collection.pool_state import Jobs
 from sparring.collection.results import GameJob, Played, TakeIn, play
 from sparring.core import Episode, SparringError
 from sparring.core.garbage_collection import infrequent_garbage_collection
-
-HEARTBEAT_SECONDS = 2.0
 
 
 @dataclass

@@ -7,22 +7,20 @@ learner is told to train, and everything else follows it.
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError
 
 from sparring.cluster.actor_classes import EngineActor, Hosted
-from sparring.cluster.calls import Handle, found
+from sparring.cluster.calls import HEARTBEAT_SECONDS, Handle, beat_of_buffer, found
 from sparring.cluster.engines.host import EngineSettings, say_nothing
 from sparring.cluster.learner import LearnerService
 from sparring.collection.buffer_state import Demand
-from sparring.compat.unstable.forms import named, run_directory
+from sparring.compat.unstable.forms import named, run_directory, with_names
 from sparring.compat.unstable.settings import from_lora_config, from_vllm_config
 from sparring.config.learning import LearningSettings
 from sparring.config.model import ModelSettings
@@ -37,8 +35,6 @@ from sparring.run.metrics import turn_figures
 if TYPE_CHECKING:
     from sparring.learn.algorithms import BaseAlgo
     from sparring.learn.learner import Learner
-
-HEARTBEAT_SECONDS = 2.0
 
 
 class LearningLoop:
@@ -140,9 +136,7 @@ class LearningLoop:
         while self.tracker is not None:
             load = {"step": self.learner.saved().step, "state": self.state}
             self.tracker.heartbeat.remote("Learner", load)
-            with suppress(RayError):  # the buffer is away for a moment
-                steps, games = await self.step_buffer.size.remote(), await self.step_buffer.games.remote()
-                self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
+            await beat_of_buffer(self.tracker, self.step_buffer)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
@@ -229,8 +223,7 @@ class LearnerArguments:
 
     def for_actor(self) -> dict[str, Any]:
         """See :class:`LoopActor`."""
-        services = {name: named(getattr(self, name)) for name in ("step_buffer", "model_pool", "tracker")}
-        return {"build": partial(build_loop, replace(self, **services), run_directory(self.tracker))}
+        return {"build": partial(build_loop, with_names(self), run_directory(self.tracker))}
 
     def build_learners(self) -> "dict[str, Learner]":
         """Build the learner, by policy: a constant rate, no average."""
