@@ -7,7 +7,7 @@ learner is told to train, and everything else follows it.
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparring.learn.learner import Learner
 
 
+@dataclass(eq=False, repr=False)
 class LearningLoop:
     """The loop of a learner that draws its batches from a buffer.
 
@@ -48,25 +49,18 @@ class LearningLoop:
         checkpoint: returns the directory in which the checkpoint of an update is kept; ``None`` keeps none.
     """
 
-    def __init__(
-        self,
-        learner: LearnerService,
-        step_buffer: Any,
-        model_pool: Any,
-        tracker: Any = None,
-        *,
-        demand: Demand,
-        add_every: int = 1,
-        checkpoint: Callable[[int], Path | None] = lambda step: None,
-    ) -> None:
-        self.learner = learner
-        self.step_buffer = step_buffer
-        self.model_pool = model_pool
-        self.tracker = tracker
-        self.checkpoint = checkpoint
-        self.state = "starting"
-        self.add_every = add_every
-        self.feed = GameFeed(step_buffer, model_pool, demand)
+    learner: LearnerService
+    step_buffer: Any
+    model_pool: Any
+    tracker: Any = None
+    _: KW_ONLY
+    demand: Demand
+    add_every: int = 1
+    checkpoint: Callable[[int], Path | None] = lambda step: None
+    state: str = field(default="starting", init=False)
+
+    def __post_init__(self) -> None:
+        self.feed = GameFeed(self.step_buffer, self.model_pool, self.demand)
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; return how many there are.
