@@ -33,6 +33,7 @@ class _Flight:
         return self.most - len(self.tasks)
 
 
+@dataclass(eq=False, repr=False)
 class CollectorService:
     """See the module.
 
@@ -43,26 +44,18 @@ class CollectorService:
         take_in: what becomes of a game that has ended.
     """
 
-    def __init__(
-        self,
-        name: str,
-        client: EngineClient,
-        step_buffer: Any,
-        model_pool: Any,
-        tracker: Any,
-        settings: PlaySettings,
-        episodes: Mapping[str, Episode],
-        limits: Limits | None = None,
-        take_in: TakeIn | None = None,
-    ) -> None:
-        self.name = name
-        self.client = client
-        self.step_buffer = step_buffer
-        self.model_pool = model_pool
-        self.tracker = tracker
-        self.settings = settings
-        self.take_in = take_in or TakeIn()
-        self.arena = arena_of_games(client, settings, episodes, limits or Limits())
+    name: str
+    client: EngineClient
+    step_buffer: Any
+    model_pool: Any
+    tracker: Any
+    settings: PlaySettings
+    episodes: Mapping[str, Episode]
+    limits: Limits = field(default_factory=Limits)
+    take_in: TakeIn = field(default_factory=TakeIn)
+
+    def __post_init__(self) -> None:
+        self.arena = arena_of_games(self.client, self.settings, self.episodes, self.limits)
         self._training = _Flight(0)
         self._evaluation = _Flight(0)
         self._played: list[Played] = []
