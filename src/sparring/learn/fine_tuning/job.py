@@ -15,7 +15,7 @@ number of the step, so the saved state is all that the next step depends on.
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -76,27 +76,22 @@ class Data:
     validation: Sequence[Example] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class FineTuningJob:
     """A learner and its source of data, in a directory that exists; the adapter ``default`` is trained. A
     state is saved when the last one is older than ``save_seconds``."""
 
-    def __init__(
-        self,
-        policy: PolicyModel,
-        base_name: str,
-        directory: Path,
-        settings: JobSettings,
-        data: Data,
-        *,
-        save_seconds: float = SAVE_SECONDS,
-    ) -> None:
-        self.policy = policy
-        self.base_name = base_name
-        self.directory = directory
-        self.settings = settings
+    policy: PolicyModel
+    base_name: str
+    directory: Path
+    settings: JobSettings
+    data: Data
+    _: KW_ONLY
+    save_seconds: float = SAVE_SECONDS
+
+    def __post_init__(self) -> None:
+        settings, data = self.settings, self.data
         self.numbers = settings.resolved(len(data.train))
-        self.data = data
-        self.save_seconds = save_seconds
         self.steps_per_epoch = self.numbers.steps_per_epoch(len(data.train))
         self.steps = self.steps_per_epoch * self.numbers.n_epochs
         epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
@@ -104,7 +99,7 @@ class FineTuningJob:
         self.algorithm: GivenAnswers = Sft() if settings.method == "supervised" else Dpo(self.numbers.beta)
         rate = LEARNING_RATES[settings.method] * self.numbers.learning_rate_multiplier
         schedule = {"steps": self.steps, "warmup_steps": self.steps // WARM_UP, "learning_rate": rate}
-        self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
+        self.learner = Learner(self.policy, self.algorithm, LEARNING.model_copy(update=schedule))
 
     def run(self, on_step: Callable[[int, int], None] = lambda step, steps: None) -> Outcome:
         """Train from the newest saved state, or from the start, to the end. ``on_step`` is called after each
