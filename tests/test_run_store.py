@@ -13,7 +13,7 @@ from failing_store import FailingStore, failing_store
 from game_runs import CONSTANT, FEWER_GAMES, configure, run
 from kill_resume import differences, fingerprint
 from sparring.cli.main import main
-from sparring.collection.start_log import lack_of_store
+from sparring.collection.start_log import last_session
 from sparring.commands.doctor import diagnose
 from sparring.config import load_config
 from sparring.core import InputError, SparringError
@@ -255,8 +255,8 @@ def test_a_store_that_is_away_is_said_once_and_has_everything_when_it_is_back(tm
         pass
     uploads.finish(QUIET)
     assert fetched() == files(path)
-    assert lack_of_store(path) is None
-    assert lack_of_store(Path("runs/run")) is None
+    assert last_session(path).store is None
+    assert last_session(Path("runs/run")).store is None
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])

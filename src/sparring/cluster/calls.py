@@ -98,6 +98,17 @@ def _line(error: BaseException, place: int) -> str:
     return one_line(lines[place])[:LONGEST].rstrip(".")
 
 
+HEARTBEAT_SECONDS = 2.0
+"""Seconds between two reports to the tracker of who is busy with what."""
+
+
+async def beat_of_buffer(tracker: Any, buffer: Any) -> None:
+    """Report how much is in a buffer. If it is away, nothing is reported: that is for the health check."""
+    with contextlib.suppress(RayError):
+        steps, games = await buffer.size.remote(), await buffer.games.remote()
+        tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
+
+
 class RemoteLogger:
     """Passes metrics on to a tracker's handle and does not wait."""
 

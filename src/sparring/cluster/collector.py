@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparring.cluster.calls import HEARTBEAT_SECONDS
 from sparring.cluster.engines.client import EngineClient
 from sparring.collection.buffer_state import PackedGames
 from sparring.collection.collector import Limits, arena_of_games
@@ -17,8 +18,6 @@ from sparring.collection.pool_state import Jobs
 from sparring.collection.results import GameJob, Played, TakeIn, play
 from sparring.core import Episode, SparringError
 from sparring.core.garbage_collection import infrequent_garbage_collection
-
-HEARTBEAT_SECONDS = 2.0
 
 
 @dataclass
@@ -34,6 +33,7 @@ class _Flight:
         return self.most - len(self.tasks)
 
 
+@dataclass(eq=False, repr=False)
 class CollectorService:
     """See the module.
 
@@ -44,26 +44,18 @@ class CollectorService:
         take_in: what becomes of a game that has ended.
     """
 
-    def __init__(
-        self,
-        name: str,
-        client: EngineClient,
-        step_buffer: Any,
-        model_pool: Any,
-        tracker: Any,
-        settings: PlaySettings,
-        episodes: Mapping[str, Episode],
-        limits: Limits | None = None,
-        take_in: TakeIn | None = None,
-    ) -> None:
-        self.name = name
-        self.client = client
-        self.step_buffer = step_buffer
-        self.model_pool = model_pool
-        self.tracker = tracker
-        self.settings = settings
-        self.take_in = take_in or TakeIn()
-        self.arena = arena_of_games(client, settings, episodes, limits or Limits())
+    name: str
+    client: EngineClient
+    step_buffer: Any
+    model_pool: Any
+    tracker: Any
+    settings: PlaySettings
+    episodes: Mapping[str, Episode]
+    limits: Limits = field(default_factory=Limits)
+    take_in: TakeIn = field(default_factory=TakeIn)
+
+    def __post_init__(self) -> None:
+        self.arena = arena_of_games(self.client, self.settings, self.episodes, self.limits)
         self._training = _Flight(0)
         self._evaluation = _Flight(0)
         self._played: list[Played] = []

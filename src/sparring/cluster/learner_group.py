@@ -244,33 +244,34 @@ class LearnerGroup:
             learner.group = self._group
 
     def _update(self, records: list[TrainingRecord], policy: str) -> dict[str, float]:
-        if self._group is None:
-            self._form()
         reference = ray.put(PackedRecords({policy: records}))
-        updates = [worker.update.remote(policy, reference) for worker in self._workers]
-        try:
-            return self.learners[policy].update(records)
-        except PeerLost:
-            self._leave()
-            raise
-        finally:
-            self._settle(updates)
+        return self._together(
+            lambda worker: worker.update.remote(policy, reference),
+            lambda group: self.learners[policy].update(records),
+        )
 
     def _compute(self, work: Callable[[], Result]) -> Result:
-        if self._group is None:
-            self._form()
-        assert self._group is not None
-        serving = [worker.serve.remote() for worker in self._workers]
-        try:
+        def work_and_serve(group: DataParallel) -> Result:
             try:
                 return work()
             finally:
-                self._group.serve()
+                group.serve()
+
+        return self._together(lambda worker: worker.serve.remote(), work_and_serve)
+
+    def _together(self, call: Callable[[Any], Any], work: Callable[[DataParallel], Result]) -> Result:
+        """Do ``work`` here while every worker does what it is called for; form the group first if need be."""
+        if self._group is None:
+            self._form()
+        assert self._group is not None
+        calls = [call(worker) for worker in self._workers]
+        try:
+            return work(self._group)
         except PeerLost:
             self._leave()
             raise
         finally:
-            self._settle(serving)
+            self._settle(calls)
 
     def _settle(self, updates: list[Any]) -> None:
         """Wait for the workers. If one fails, rank 0's update is still valid: the others load its state."""

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from sparring.cluster.calls import RETRY_SECONDS, error_of
+from sparring.cluster.calls import HEARTBEAT_SECONDS, RETRY_SECONDS, error_of
 from sparring.cluster.engines.client import EngineClient
 from sparring.core import Arena, EpisodeRequest, GenerateResult
 from sparring.core.adapters import AdapterRef
@@ -22,8 +22,6 @@ from sparring.core.current_episode import count_started, episode_counts
 from sparring.core.episode_runner import EpisodeRunner
 from sparring.core.garbage_collection import infrequent_garbage_collection
 from sparring.core.own_code import called, own_code
-
-HEARTBEAT_SECONDS = 2.0
 
 
 def collector_name(number: int) -> str:

@@ -4,7 +4,7 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ def _without_notes(batch: UpdateBatch) -> UpdateBatch:
     )
 
 
+@dataclass(eq=False, repr=False)
 class ClusterServing(Serving):
     """See :class:`sparring.run.serving.Serving`.
 
@@ -96,19 +97,14 @@ class ClusterServing(Serving):
         run: the run's directory. The pool knows files in it by relative paths, since a run may be moved.
     """
 
-    def __init__(
-        self,
-        client: EngineClient,
-        results: dict[str, str],
-        learners: RemoteLearners,
-        run: Path,
-        collectors: ProgramCollectors | None = None,
-    ) -> None:
-        self.client = client
-        self.results = results
-        self.learners = learners
-        self.run = run.absolute()
-        self.collectors = collectors
+    client: EngineClient
+    results: dict[str, str]
+    learners: RemoteLearners
+    run: Path
+    collectors: ProgramCollectors | None = None
+
+    def __post_init__(self) -> None:
+        self.run = self.run.absolute()
         self._copies: Mapping[str, str] = {}
         self._in_use: list[str] = []
 

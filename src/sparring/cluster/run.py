@@ -6,14 +6,14 @@ The state of the actors is in the run's directory, so the command may be killed 
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError
 from rich.console import Console
 
-from sparring.cluster.calls import error_of
+from sparring.cluster.calls import HEARTBEAT_SECONDS, beat_of_buffer, error_of
 from sparring.cluster.connect import connected, head_address
 from sparring.cluster.engine_start import (
     EngineStarts,
@@ -73,7 +73,6 @@ def resume(run_dir: Path, console: Console, changes: Mapping[str, str | None] | 
 
 
 LOOK_EVERY = 0.5
-HEARTBEAT_SECONDS = 2.0
 
 
 class ClusterRun:
@@ -199,11 +198,6 @@ class ClusterRun:
         while True:
             load = {"step": trainer.saved.step, "state": trainer.state}
             actors.tracker.heartbeat.remote("Learner", load)
-            with suppress(RayError):  # an actor that is away is for the health check
-                await self._beat_of_buffer(actors)
+            if self.program is None:
+                await beat_of_buffer(actors.tracker, actors.buffer)
             await asyncio.sleep(HEARTBEAT_SECONDS)
-
-    async def _beat_of_buffer(self, actors: RunActors) -> None:
-        if self.program is None:
-            steps, games = await actors.buffer.size.remote(), await actors.buffer.games.remote()
-            actors.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})

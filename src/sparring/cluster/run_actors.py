@@ -5,6 +5,7 @@ Engines are started in ``engine_start.py``, further learners in ``learner_group.
 """
 
 import uuid
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -195,9 +196,14 @@ class RunActors:
         if isinstance(config.play, Games):
             self._start_games(tracker)
         else:
-            self.collectors = [
-                self._start_program_collector(number, tracker) for number in range(config.ray.collectors)
-            ]
+            self.collectors = self._start_collectors(
+                ProgramCollectorActor,
+                build_program_collector,
+                tracker,
+                max_task_retries=0,
+                max_concurrency=calls_of_collectors(config)
+                + CALLS_BESIDE,  # the others' too if they are away
+            )
 
     def by_name(self) -> dict[str, Any]:
         """Return the handles by the names that errors use."""
@@ -256,33 +262,25 @@ class RunActors:
             epoch=self._epoch,
             **assembly.pool_arguments(config, config.policies),
         )
-        self.collectors = [self._start_collector(number, tracker) for number in range(config.ray.collectors)]
-
-    def _start_collector(self, number: int, tracker: Named) -> Any:
-        config = self._config
-        engines = [self._named(name) for name in engine_names(config)]
         buffer, pool = self._named("Buffer"), self._named("ModelPool")
-        return restarting(
-            CollectorActor,
-            name=collector_name(number),
-            max_restarts=config.ray.max_restarts,
-            num_cpus=config.ray.cpus_per_collector,
-            **self._placement.collector(number),
-        ).remote(
-            partial(
-                build_collector, config, number, engines, buffer, pool, tracker, self._frozen, self._command
-            )
+        self.collectors = self._start_collectors(
+            CollectorActor, build_collector, buffer, pool, tracker, self._frozen
         )
 
-    def _start_program_collector(self, number: int, tracker: Named) -> Any:
+    def _start_collectors(
+        self, cls: type, build: Callable[..., Any], *given: Any, **options: Any
+    ) -> list[Any]:
+        """Start the collectors, each of which ``build`` makes in its process, of what is ``given`` too."""
         config = self._config
         engines = [self._named(name) for name in engine_names(config)]
-        return restarting(
-            ProgramCollectorActor,
-            name=collector_name(number),
-            max_task_retries=0,
-            max_concurrency=calls_of_collectors(config) + CALLS_BESIDE,  # the others' too if they are away
-            num_cpus=config.ray.cpus_per_collector,
-            max_restarts=config.ray.max_restarts,
-            **self._placement.collector(number),
-        ).remote(partial(build_program_collector, config, number, engines, tracker, self._command))
+        return [
+            restarting(
+                cls,
+                name=collector_name(number),
+                max_restarts=config.ray.max_restarts,
+                num_cpus=config.ray.cpus_per_collector,
+                **options,
+                **self._placement.collector(number),
+            ).remote(partial(build, config, number, engines, *given, self._command))
+            for number in range(config.ray.collectors)
+        ]

@@ -6,14 +6,12 @@ number and gets the same batch until it reports that it has learned it. Where th
 the buffer forgets what that update's weights played.
 """
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 
 from sparring.collection import buffer_state as entries
 from sparring.collection.buffer_state import BufferState, Demand, Drawn, FinishedGame, PackedGames, Ready
 from sparring.collection.buffers import BaseBuffer
-from sparring.collection.journal import Journaled
+from sparring.collection.journal import Journaled, JournaledService
 from sparring.collection.rollout_log import RolloutLog
 from sparring.core import Rollout, SparringError
 from sparring.core.errors import check_failures
@@ -25,7 +23,7 @@ COUNTED_TOGETHER: tuple[tuple[GameKind, ...], ...] = (("train", "eval"), ("payof
 """The kinds of games whose failures are counted together: an update has few evaluation games."""
 
 
-class BufferService:
+class BufferService(JournaledService[BufferState]):
     """The module's buffer, which collectors and learner call.
 
     Args:
@@ -48,23 +46,12 @@ class BufferService:
         rollouts: str | None = None,
         epoch: Epoch | None = None,
     ) -> None:
-        self._kept = Journaled(
-            BufferState(buffer, max_staleness, in_order), directory, epoch, entries.BufferEntry
-        )
+        state = BufferState(buffer, max_staleness, in_order)
+        super().__init__(Journaled(state, directory, epoch, entries.BufferEntry))
         self._rollout_log = RolloutLog(rollouts) if rollouts is not None else None
         self._epoch = epoch
         self._stopped = False
         self._failure: str | None = None
-        self._changed = asyncio.Event()
-
-    @property
-    def state(self) -> BufferState:
-        """The state; raises the SparringError for which it cannot be restored."""
-        return self._kept.state
-
-    def check(self) -> None:
-        """Raise the SparringError for which the state cannot be restored, if any."""
-        _ = self.state
 
     @property
     def seen(self) -> NumberRanges:
@@ -127,11 +114,9 @@ class BufferService:
         steps can be trained on, or no more will come.
         """
         state = self.state
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                while not (state.has_drawn(update) or state.is_ready(demand) or self._failure):
-                    self._changed.clear()
-                    await self._changed.wait()
+        await self._until(
+            lambda: state.has_drawn(update) or state.is_ready(demand) or self._failure is not None, wait
+        )
         drawn = state.drawn
         if drawn is None or drawn.update != update:
             if self._failure is not None:

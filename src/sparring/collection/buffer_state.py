@@ -7,9 +7,16 @@ from typing import Any, TypeVar, assert_never, get_args
 import msgspec
 
 from sparring.collection.buffers import BaseBuffer
-from sparring.collection.histories import LeftOut, add_histories, without_histories
 from sparring.collection.journal import JournalEntry
-from sparring.collection.serialization import packed, plain, plain_groups, unpacked
+from sparring.collection.serialization import (
+    LeftOut,
+    add_histories,
+    packed,
+    plain,
+    plain_groups,
+    unpacked,
+    without_histories,
+)
 from sparring.core import Rollout, Step, Trajectory
 from sparring.core.play import GameKind
 from sparring.population.payoffs import NumberRanges

@@ -8,6 +8,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any, Protocol
 
 from sparring.collection.rollout_log import BatchLog, reward_stages
@@ -36,6 +37,7 @@ class MetricLogger(Protocol):
         """Record values by metric name."""
 
 
+@dataclass(eq=False, repr=False)
 class BaseBuffer(ABC):
     """Common part of both buffers: ingestion, transforms, counters and checkpoint state.
 
@@ -65,37 +67,25 @@ class BaseBuffer(ABC):
             would have received by ending the game. ``None`` credits it with the whole game's reward.
     """
 
-    def __init__(
-        self,
-        max_buffer_size: int,
-        tracker: MetricLogger | None = None,
-        final_reward_transformation: FinalRewardTransform | None = None,
-        step_reward_transformation: StepRewardTransform | None = None,
-        sampling_reward_transformation: SamplingRewardTransform | None = None,
-        buffer_strategy: str = "random",
-        *,
-        seed: int = 0,
-        batch_log: BatchLog | None = None,
-        critics: frozenset[str] = frozenset(),
-        discount: float | None = None,
-    ) -> None:
-        if max_buffer_size < 1:
-            raise InputError(
-                "max_buffer_size", f"{max_buffer_size} is not positive", "Give a number of steps."
-            )
-        if buffer_strategy != "random":
-            raise InputError(
-                "buffer_strategy", f"{buffer_strategy!r} is unknown", "The only strategy is 'random'."
-            )
-        self.max_buffer_size = max_buffer_size
-        self.tracker = tracker
-        self.final_reward_transformation = final_reward_transformation
-        self.step_reward_transformation = step_reward_transformation
-        self.sampling_reward_transformation = sampling_reward_transformation
-        self.buffer_strategy = buffer_strategy
-        self.batch_log = batch_log
-        self.critics = critics
-        self.discount = discount
+    max_buffer_size: int
+    tracker: MetricLogger | None = None
+    final_reward_transformation: FinalRewardTransform | None = None
+    step_reward_transformation: StepRewardTransform | None = None
+    sampling_reward_transformation: SamplingRewardTransform | None = None
+    buffer_strategy: str = "random"
+    _: KW_ONLY
+    seed: InitVar[int] = 0
+    batch_log: BatchLog | None = None
+    critics: frozenset[str] = frozenset()
+    discount: float | None = None
+
+    def __post_init__(self, seed: int) -> None:
+        if self.max_buffer_size < 1:
+            problem = f"{self.max_buffer_size} is not positive"
+            raise InputError("max_buffer_size", problem, "Give a number of steps.")
+        if self.buffer_strategy != "random":
+            problem = f"{self.buffer_strategy!r} is unknown"
+            raise InputError("buffer_strategy", problem, "The only strategy is 'random'.")
         self.added = 0
         self.evicted = 0
         self.dropped_stale = 0

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar
 
 from sparring.collection.buffer import BufferService
 from sparring.collection.games_in_flight import PlaySettings
@@ -46,6 +47,7 @@ def arena_of_games(
     return arena
 
 
+@dataclass(eq=False, repr=False)
 class Collector:
     """Plays games and passes them on to buffer, tracker and pool.
 
@@ -53,27 +55,18 @@ class Collector:
     otherwise as they finish (:meth:`play_until`). At most ``concurrency`` games are in flight.
     """
 
-    NAME = "here"
+    NAME: ClassVar[str] = "here"
     """The name under which the pool knows this collector."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        pool: PoolService,
-        buffer: BufferService,
-        tracker: Tracker,
-        *,
-        concurrency: int,
-        take_in: TakeIn,
-    ) -> None:
-        self.arena = arena
-        self.pool = pool
-        self.buffer = buffer
-        self.tracker = tracker
-        self.concurrency = concurrency
-        self.take_in = take_in
-        self._requests = 0
-        self._in_flight: set[asyncio.Task[Played]] = set()
+    arena: Arena
+    pool: PoolService
+    buffer: BufferService
+    tracker: Tracker
+    _: KW_ONLY
+    concurrency: int
+    take_in: TakeIn
+    _requests: int = field(default=0, init=False)
+    _in_flight: set[asyncio.Task[Played]] = field(default_factory=set, init=False)
 
     async def play_all(self, on_game: OnGame) -> None:
         """Play every game that may start: payoff games first, then those of training and evaluation."""

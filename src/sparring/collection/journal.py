@@ -1,9 +1,10 @@
 """Journal: a snapshot and the changes since, so that a killed service can be restored."""
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -323,3 +324,28 @@ class Journaled(Generic[Kept]):
             journal.replay(entries, self._state.apply)
         except msgspec.DecodeError as error:  # of what is packed in an entry
             raise _damaged(journal.directory, str(error)) from error
+
+
+class JournaledService(Generic[Kept]):
+    """A service with such a state. Calls may wait until it changes: who changes it sets ``_changed``."""
+
+    def __init__(self, kept: Journaled[Kept]) -> None:
+        self._kept = kept
+        self._changed = asyncio.Event()
+
+    @property
+    def state(self) -> Kept:
+        """The state; raises the SparringError for which it cannot be restored."""
+        return self._kept.state
+
+    def check(self) -> None:
+        """Raise the SparringError for which the state cannot be restored, if any."""
+        _ = self.state
+
+    async def _until(self, holds: Callable[[], bool], wait: float) -> None:
+        """Wait until a condition holds, or ``wait`` seconds have passed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                while not holds():
+                    self._changed.clear()
+                    await self._changed.wait()

@@ -5,16 +5,14 @@ registers again, and the games it had are handed out again. :class:`PoolState` d
 journal, and lets calls wait.
 """
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparring.collection import pool_state as entries
 from sparring.collection.games_in_flight import GamesInFlight, PlaySettings
-from sparring.collection.journal import Journaled
+from sparring.collection.journal import Journaled, JournaledService
 from sparring.collection.pool_state import Jobs, LeagueTurn, PoolState
 from sparring.collection.results import GameResult
 from sparring.core import InputError, SparringError
@@ -54,7 +52,7 @@ class Copies:
     kept: list[str]
 
 
-class PoolService:
+class PoolService(JournaledService[PoolState]):
     """The module's pool. Its methods run one at a time on one event loop, except those that wait.
 
     Args:
@@ -84,19 +82,10 @@ class PoolService:
         for policy in policies:
             pool.add_policy(policy)
         league = None if build_league is None else build_league(pool)
-        self._kept = Journaled(PoolState(pool, policies, league), directory, epoch, entries.PoolEntry)
-        self._changed = asyncio.Event()
+        state = PoolState(pool, policies, league)
+        super().__init__(Journaled(state, directory, epoch, entries.PoolEntry))
         self.tracker = tracker
         self._ended: Counter[str] = Counter()
-
-    @property
-    def state(self) -> PoolState:
-        """The state; raises the SparringError for which it cannot be restored."""
-        return self._kept.state
-
-    def check(self) -> None:
-        """Raise the SparringError for which the state cannot be restored, if any."""
-        _ = self.state
 
     @property
     def pool(self) -> ModelPool:
@@ -382,13 +371,6 @@ class PoolService:
         state = self.state
         ended = not self.ledger.uids() and not state.has_games(0, 1)
         return ended or not state.in_lockstep
-
-    async def _until(self, condition: Callable[[], bool], wait: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
 
     def _tell_tracker(self) -> None:
         if self.tracker is not None:

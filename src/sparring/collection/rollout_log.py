@@ -198,9 +198,7 @@ class BatchLog:
 
     def write(self, number: int, steps: list[Step]) -> None:
         """Write batch ``number``, counted from 1."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        lines = b"".join(msgspec.json.encode(_line(step)) + b"\n" for step in steps)
-        write_file(self._path(number), gzip.compress(lines, compresslevel=1, mtime=0))
+        _write_compressed(self._path(number), map(_line, steps))
 
     def read(self, number: int) -> list[dict[str, Any]]:
         """Return the lines of batch ``number``; raise InputError if it has no file, or this is damaged."""
@@ -243,10 +241,14 @@ class AdvantageLog:
 
     def write(self, update: int, lines: Iterable[AdvantageLine]) -> None:
         """Write those of an update, counted from 1; nothing without any."""
-        if content := b"".join(msgspec.json.encode(line) + b"\n" for line in lines):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            path = self.directory / f"advantages-{update:06d}.jsonl.gz"
-            write_file(path, gzip.compress(content, compresslevel=1, mtime=0))
+        if found := [*lines]:
+            _write_compressed(self.directory / f"advantages-{update:06d}.jsonl.gz", found)
+
+
+def _write_compressed(path: Path, lines: Iterable[BatchLine | AdvantageLine]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    write_file(path, gzip.compress(content, compresslevel=1, mtime=0))
 
 
 def reward_stages(step: Step) -> dict[str, float]:

@@ -10,8 +10,7 @@ from sparring.core import AgentSpec, CallSettings, PlaySpec, TaskMeta, derive_se
 from sparring.core.adapters import BASE
 from sparring.core.play import GameKind
 from sparring.core.types import UNSET
-from sparring.population.curriculum import Curriculum
-from sparring.population.environment_samplers import WeightedEnvSampler
+from sparring.population.curriculum import Curriculum, WeightedEnvSampler
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.payoff_games import PayoffGame

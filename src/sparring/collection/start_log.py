@@ -46,7 +46,7 @@ def note_session(run: Path) -> None:
         system=f"{platform.system()} {platform.machine()}",
         cpus=os.cpu_count(),
         gpus=[torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
-        store=lack_of_store(run),
+        store=last_session(run).store,
     )
     _write(run, [*read_sessions(run), session])
 
@@ -67,16 +67,9 @@ def note_store(run: Path, lack: str | None) -> None:
         _write(run, sessions)
 
 
-def failure_of(run: Path) -> str | None:
-    """Return why the last start of the run had to stop, if it did and was not killed."""
-    sessions = read_sessions(run)
-    return sessions[-1].failure if sessions else None
-
-
-def lack_of_store(run: Path) -> str | None:
-    """Return what the run's store lacked when the last start of the run noted it."""
-    sessions = read_sessions(run)
-    return sessions[-1].store if sessions else None
+def last_session(run: Path) -> Session:
+    """Return the last session of a run; one that says nothing if there is none."""
+    return (read_sessions(run) or [Session()])[-1]
 
 
 def read_sessions(run: Path) -> list[Session]:

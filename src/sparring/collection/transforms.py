@@ -228,56 +228,52 @@ class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepR
         return base_reward
 
 
-class FeedbackReward(StepRewardTransform):
-    """Adds ``reward`` to the steps that are well made by their feedback, and ``penalty`` to the others."""
-
-    feedback: str
-    """The kind of feedback. A step without it counts as one with false."""
-    well_made: bool
-    """The feedback of a well-made step."""
+class BonusOrPenalty(StepRewardTransform):
+    """Adds ``reward`` to the steps that are well made, and ``penalty`` to the others."""
 
     def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
         self.reward = reward
         self.penalty = penalty
 
+    @abstractmethod
+    def is_well_made(self, step: Step) -> bool:
+        """Return whether a step gets the bonus."""
+
     def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
         """Return the reward plus the bonus or the penalty."""
-        given = trajectory.steps[step_index].info.get("format_feedback", {})
-        is_well_made = bool(given.get(self.feedback)) == self.well_made
+        is_well_made = self.is_well_made(trajectory.steps[step_index])
         return base_reward + (self.reward if is_well_made else self.penalty)
 
 
-class RewardForFormat(FeedbackReward):
+class RewardForFormat(BonusOrPenalty):
     """Adds ``reward`` to each step with a well-formatted answer, and ``penalty`` to every other step.
 
     A step without feedback about its format, as those of programs are, counts as not well formatted.
     """
 
-    feedback, well_made = "correct_answer_format", True
+    def is_well_made(self, step: Step) -> bool:
+        """Return whether the answer has the requested form."""
+        return bool(step.info.get("format_feedback", {}).get("correct_answer_format"))
 
 
-class PenaltyForInvalidMove(FeedbackReward):
+class PenaltyForInvalidMove(BonusOrPenalty):
     """Adds ``penalty`` to each step with an invalid move, and ``reward`` to every other step.
 
     A step without feedback about its move counts as valid, because games report only invalid moves.
     """
 
-    feedback, well_made = "invalid_move", False
+    def is_well_made(self, step: Step) -> bool:
+        """Return whether the move was valid."""
+        return not step.info.get("format_feedback", {}).get("invalid_move")
 
 
-class RewardForReasoning(StepRewardTransform):
+class RewardForReasoning(BonusOrPenalty):
     """Adds ``reward`` to each step whose model thought before it spoke and ended the thought, and ``penalty``
     to every other step. A thought without a word is none."""
 
-    def __init__(self, reward: float = 0.0, penalty: float = 0.0) -> None:
-        self.reward = reward
-        self.penalty = penalty
-
-    def __call__(self, trajectory: Trajectory, step_index: int, base_reward: float) -> float:
-        """Return the reward plus the bonus or the penalty."""
-        step = trajectory.steps[step_index]
-        ended = bool(step.reasoning.strip()) and step.info.get("reasoning", {}).get("ended", False)
-        return base_reward + (self.reward if ended else self.penalty)
+    def is_well_made(self, step: Step) -> bool:
+        """Return whether there is a thought that ended."""
+        return bool(step.reasoning.strip() and step.info.get("reasoning", {}).get("ended", False))
 
 
 def return_from(trajectory: Trajectory, step_index: int, reward: float, discount: float) -> float:

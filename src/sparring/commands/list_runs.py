@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparring.collection.serialization import UNREADABLE
-from sparring.collection.start_log import failure_of
+from sparring.collection.start_log import last_session
 from sparring.commands.psro_files import PAYOFFS
 from sparring.config import Config
 from sparring.config.finetune import AgentParameters
@@ -150,7 +150,7 @@ def _read_psro_into(listed: ListedRun) -> None:
     state = read_state(listed.path)
     iterations = [] if state is None else state.iterations
     listed.updates = listed.measured_at = max(0, len(iterations) - 1)
-    failure = failure_of(listed.path / member_name(len(iterations)))
+    failure = last_session(listed.path / member_name(len(iterations))).failure
     if iterations and (exact := iterations[-1].nash_conv) is not None:
         name = FigureName(NASH_CONV, listed.plays[0])
         value = Interval(exact, exact, exact)
@@ -178,7 +178,7 @@ def _read_into(listed: ListedRun, run: RunDirectory) -> None:
         listed.model = ", ".join(models) or AgentParameters().model_name
         listed.updates, listed.total = tuning.iteration, config.finetune.rl.num_iterations
         finished = tuning.is_done
-    failure = failure_of(run.path)
+    failure = last_session(run.path).failure
     if run.is_in_use():
         listed.state = "running"
     elif finished:

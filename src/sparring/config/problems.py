@@ -30,6 +30,13 @@ def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError
     return problems_in(error, data)[0]
 
 
+def first_in_short(error: ValidationError) -> str:
+    """Return the first error in data that is not a user's configuration: its place and what is wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+
+
 def problems_in(error: ValidationError, data: Mapping[str, Any]) -> list[InputError]:
     """Return the errors in ``data``, one for each field. Unknown fields come first, because they explain
     missing ones."""

@@ -56,6 +56,12 @@ def mean_interval(count: int, total: float, squares: float, confidence: float = 
     return Interval(mean - spread, mean, mean + spread)
 
 
+def normal_interval(mean: float, error: float) -> Interval:
+    """Return a mean whose standard error is known, with its normal interval of 95%."""
+    spread = NORMAL_95 * error
+    return Interval(mean - spread, mean, mean + spread)
+
+
 def paired_interval(gained: int, lost: int, count: int, confidence: float = 0.95) -> Interval:
     """Return the change of a share of successes among the same ``count`` things, with its interval.
 

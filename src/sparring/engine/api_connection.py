@@ -243,15 +243,21 @@ def checked_address(base_url: str) -> SplitResult:
     raise InputError("base_url", "is not an http address", "Give one such as http://127.0.0.1:8000/v1")
 
 
-def key_of(host: str) -> tuple[str, str]:
-    """Return the environment variable of the key of a host, and the key. Raises InputError: it is not set."""
-    if is_loopback(host):
-        return TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
+def key_of(host: str, given: str | None = None) -> tuple[str, str]:
+    """Return the environment variable of the key of a host, and the key; ``api_key`` and the key if one is
+    given. Raises InputError: it is not set, or cannot be sent."""
     name = KEYS.get(host, TOKEN_VARIABLE)
-    key = os.environ.get(name)
+    if given:
+        name, key = "api_key", given
+    elif is_loopback(host):
+        name, key = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or NO_KEY
+    else:
+        key = os.environ.get(name, "")
     if not key:
         fix = "Set it, or use a model on this machine: sparring serve, and OpenAIClient.for_local()"
         raise InputError(name, f"is not set, but {host} requires a key", fix)
+    if not is_sendable(key):
+        raise InputError(name, "contains a character that is invalid in a key", "Set it again")
     return name, key
 
 

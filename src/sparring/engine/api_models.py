@@ -115,24 +115,24 @@ class MembersClient(InferenceClient):
         self, messages: Messages, *asked: Any, model: str | None = None, **options: Any
     ) -> ModelResponse:
         """Answer as the model's client does; an API knows its own model by its own name."""
-        api = self.apis.get(model or "")
-        if api is not None:
-            return await api.complete(as_chat(messages), *asked, **options)
-        assert self.local is not None, "every model is served here or behind an API"
-        return await self.local.complete(messages, *asked, model=model, **options)
+        client = self._client_of(model)
+        if client is self.local:
+            return await client.complete(messages, *asked, model=model, **options)
+        return await client.complete(as_chat(messages), *asked, **options)
 
     async def give(
         self, messages: Messages, text: str, temperature: float = 1.0, *, model: str | None = None
     ) -> ModelResponse:
         """Answer with ``text`` as the model's client does; an API cannot."""
-        client = self.apis.get(model or "", self.local)
-        assert client is not None, "every model is served here or behind an API"
-        return await client.give(messages, text, temperature, model=model)
+        return await self._client_of(model).give(messages, text, temperature, model=model)
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
     ) -> list[float]:
         """Score as the model's client does; an API cannot."""
+        return await self._client_of(model).score(messages, completions, model=model)
+
+    def _client_of(self, model: str | None) -> InferenceClient:
         client = self.apis.get(model or "", self.local)
         assert client is not None, "every model is served here or behind an API"
-        return await client.score(messages, completions, model=model)
+        return client

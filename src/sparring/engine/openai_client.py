@@ -29,7 +29,6 @@ from sparring.engine.api_connection import (
     Fault,
     UnusableAnswer,
     checked_address,
-    is_sendable,
     key_of,
 )
 from sparring.engine.api_replies import (
@@ -100,9 +99,7 @@ class OpenAIClient(InferenceClient):
         self._rejected: dict[str, frozenset[str]] = {}
         self._never_sent = frozenset({TOKENS} if self._is_hosted else ())
         self._version = 0
-        self._key_name, key = ("api_key", api_key) if api_key else key_of(url.hostname or "")
-        if not is_sendable(key):
-            raise InputError(self._key_name, "contains a character that is invalid in a key", "Set it again")
+        self._key_name, key = key_of(url.hostname or "", api_key)
         self._api = ApiConnection(
             key, base_url, timeout=timeout, tries=retries + 1, backoff=backoff, max_wait=max_wait
         )

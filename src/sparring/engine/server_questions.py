@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sparring.core import CallSettings, InputError, Messages, ModelResponse, SparringError
 from sparring.core.chat_tokens import most_characters_of_a_token
+from sparring.core.concurrency import all_results
 from sparring.core.messages import said
 from sparring.core.types import UNSET
 from sparring.engine.answer_stream import TokenTexts
@@ -83,14 +84,10 @@ class Questions:
 
     async def answers(self, calls: list[EngineCall]) -> list[ModelResponse]:
         """Return all answers, complete. Raises ApiError: the queue is full, or the engine failed."""
-        asking = [asyncio.ensure_future(self.engine.answer(call)) for call in calls]
         try:
-            return await asyncio.gather(*asking)
+            return await all_results(map(self.engine.answer, calls))
         except SparringError as error:
             raise _unavailable(error) from error
-        finally:
-            for one in asking:
-                one.cancel()
 
     async def stream(self, calls: list[EngineCall]) -> AsyncGenerator[tuple[int, ModelResponse]]:
         """Yield parts of all answers as they are drawn, with the index of the answer. Closing a stream early

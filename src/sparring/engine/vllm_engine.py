@@ -11,7 +11,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ class _Version:
     withdrawn: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class VLLMEngine(Engine):
     """An inference client with vLLM as its engine, of one event loop from :meth:`start` to :meth:`close`.
 
@@ -114,41 +115,29 @@ class VLLMEngine(Engine):
         template_options: those of the chat template.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        max_tokens: int = 64,
-        max_context: int | None = None,
-        max_queue: int = MAX_QUEUE,
-        max_batch: int = 256,
-        max_adapters: int = 8,
-        max_lora_rank: int = 16,
-        dtype: str = "auto",
-        gpu_memory: float = 0.9,
-        tensor_parallel: int = 1,
-        sleeps: bool = False,
-        drain_seconds: float = 600.0,
-        template_options: Mapping[str, TemplateOption] | None = None,
-    ) -> None:
+    model: str
+    _: KW_ONLY
+    max_tokens: int = 64
+    max_context: int | None = None
+    max_queue: int = MAX_QUEUE
+    max_batch: int = 256
+    max_adapters: int = 8
+    max_lora_rank: int = 16
+    dtype: str = "auto"
+    gpu_memory: float = 0.9
+    tensor_parallel: int = 1
+    sleeps: bool = False
+    drain_seconds: float = 600.0
+    template_options: InitVar[Mapping[str, TemplateOption] | None] = None
+
+    def __post_init__(self, template_options: Mapping[str, TemplateOption] | None) -> None:
         _check_installed()
-        self.model = model
-        self.max_tokens = max_tokens
-        self.max_context = max_context
-        self.max_queue = max_queue
-        self.max_batch = max_batch
-        self.max_adapters = max_adapters
-        if max_lora_rank > VLLM_RANKS[-1]:
-            problem = f"vLLM serves adapters of rank {VLLM_RANKS[-1]} at most (got {max_lora_rank})"
+        if self.max_lora_rank > VLLM_RANKS[-1]:
+            problem = f"vLLM serves adapters of rank {VLLM_RANKS[-1]} at most (got {self.max_lora_rank})"
             raise InputError("max_lora_rank", problem, "Choose a smaller one.")
-        self.max_lora_rank = min(rank for rank in VLLM_RANKS if rank >= max(max_lora_rank, PROOF_RANK))
-        self.dtype = dtype
-        self.gpu_memory = gpu_memory
-        self.tensor_parallel = tensor_parallel
-        self.sleeps = sleeps
-        self.drain_seconds = drain_seconds
-        self._slots = 2 * max_adapters + 1  # served versions, old ones that still answer, and a new one
-        self.tokens = load_chat_tokens(model, template_options)
+        self.max_lora_rank = min(one for one in VLLM_RANKS if one >= max(self.max_lora_rank, PROOF_RANK))
+        self._slots = 2 * self.max_adapters + 1  # served versions, old ones that still answer, and a new one
+        self.tokens = load_chat_tokens(self.model, template_options)
         self._reader = AnswerReader(self.tokens.tokenizer)
         self.canary = self.tokens.encode(CANARY_TEXT)[:MAX_CANARY_TOKENS]
         self.tolerance = 0.0

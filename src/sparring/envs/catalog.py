@@ -19,8 +19,7 @@ from sparring.envs.environments import (
     names_in,
 )
 from sparring.envs.game import Game
-from sparring.envs.known_ids import suggest, textarena_facts
-from sparring.envs.needs import NEEDS
+from sparring.envs.known_ids import NEEDS, suggest, textarena_facts
 
 Library = Literal["textarena", "openspiel", "python", "environment"]
 

@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from sparring.config.play import EnvSettings, GameSettings
@@ -39,6 +39,7 @@ StandIn = Callable[[PlaySpec, int, str, Sequence[str], int], str | None]
 ``None`` leaves the move to the agent."""
 
 
+@dataclass(eq=False, repr=False)
 class GameEpisode(Episode):
     """A game of one or more players.
 
@@ -93,40 +94,28 @@ class GameEpisode(Episode):
     An InputError is raised if the environment cannot be played here by ``num_players``, or not be copied.
     """
 
-    def __init__(
-        self,
-        env_id: str,
-        num_players: int,
-        template: PromptTemplate,
-        *,
-        max_turns: int = 200,
-        error_allowance: int = 0,
-        random_opening: int = 0,
-        explore: float = 0.0,
-        answers_per_turn: int = 1,
-        goes_on: Literal["best", "first"] = "first",
-        calls: CallSettings = UNSET,
-        stand_in: StandIn | None = None,
-    ) -> None:
-        check_playable(env_id, num_players)
-        if random_opening:
-            check_moves_are_told(env_id, "env.random_opening", "Set 0")
-        if explore:
-            check_moves_are_told(env_id, "env.explore", "Set 0")
-        if answers_per_turn > 1:
-            check_can_be_copied(env_id, "env.answers_per_turn")
-        self.env_id = env_id
-        self.name = env_name(env_id)
-        self.num_players = num_players
-        self.template = template
-        self.max_turns = max_turns
-        self.error_allowance = error_allowance
-        self.random_opening = random_opening
-        self.explore = explore
-        self.answers_per_turn = answers_per_turn
-        self.goes_on = goes_on
-        self.calls = calls
-        self.stand_in = stand_in
+    env_id: str
+    num_players: int
+    template: PromptTemplate
+    _: KW_ONLY
+    max_turns: int = 200
+    error_allowance: int = 0
+    random_opening: int = 0
+    explore: float = 0.0
+    answers_per_turn: int = 1
+    goes_on: Literal["best", "first"] = "first"
+    calls: CallSettings = UNSET
+    stand_in: StandIn | None = None
+
+    def __post_init__(self) -> None:
+        check_playable(self.env_id, self.num_players)
+        if self.random_opening:
+            check_moves_are_told(self.env_id, "env.random_opening", "Set 0")
+        if self.explore:
+            check_moves_are_told(self.env_id, "env.explore", "Set 0")
+        if self.answers_per_turn > 1:
+            check_can_be_copied(self.env_id, "env.answers_per_turn")
+        self.name = env_name(self.env_id)
         self._rubric = Rubric([final_reward])
 
     @property

@@ -12,7 +12,7 @@ from sparring.core import InputError
 from sparring.core.own_code import own_code
 from sparring.core.text import indented
 from sparring.envs.environment import BlockingEnvironment, Situation, end_of
-from sparring.envs.needs import has_nltk_words
+from sparring.envs.known_ids import has_nltk_words
 
 T = TypeVar("T")
 

@@ -105,18 +105,12 @@ class PolicyPlayer(TablePlayer):
         return dict(zip(actions, checked_chances(actions, *self._lines[name]), strict=True))
 
 
-class TextArenaTicTacToePlayer(ScriptedPlayer):
+class TextArenaTicTacToePlayer(OptimalPlayer):
     """Perfect play of TextArena's TicTacToe, computed from OpenSpiel's."""
-
-    def __init__(self, seed: int) -> None:
-        from sparring.envs.solver import solve
-
-        super().__init__(seed)
-        self._solution = solve("tic_tac_toe")
 
     def chances(self, game: Game) -> Mapping[str, float]:
         state = _tic_tac_toe_state(cast("TextArenaGame", game).board)
-        return {f"[{cell}]": chance for cell, chance in self._solution.policy(state).items()}
+        return {f"[{cell}]": chance for cell, chance in self.policy(state).items()}
 
 
 class WeakenedPlayer(ScriptedPlayer):
@@ -177,7 +171,7 @@ def _optimal_player(env_id: str, seed: int) -> ScriptedPlayer:
     if library_of(env_id) == "openspiel":
         return OptimalPlayer(env_id, seed)
     if env_id in TEXTARENA_TICTACTOE:
-        return TextArenaTicTacToePlayer(seed)
+        return TextArenaTicTacToePlayer("tic_tac_toe", seed)
     raise InputError(
         "opponent",
         f"no optimal player for {env_id}, only for {TEXTARENA_TICTACTOE[1]} and small OpenSpiel games",

@@ -27,9 +27,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
         check_kind(rollouts, trees=False)
-        for group in self.shared_model_groups.values():
-            if group.freeze_agent or (only_failed and not await group.fine_tune_job_failed()):
-                continue
+        for group in await self._groups_to_train(only_failed):
             examples = [one for name in group.agent_names for one in self._examples(rollouts, name)]
             await group.create_supervised_fine_tune_job(examples, self._get_fine_tune_job_name(group))
 
@@ -130,9 +128,7 @@ class PureTextMaltTrainer(PureTextEiTrainer):
             await super()._stage_create_fine_tune_jobs(rollouts, only_failed)
             return
         check_kind(rollouts, trees=True)
-        for group in self.shared_model_groups.values():
-            if group.freeze_agent or (only_failed and not await group.fine_tune_job_failed()):
-                continue
+        for group in await self._groups_to_train(only_failed):
             examples = [
                 example
                 for name in group.agent_names

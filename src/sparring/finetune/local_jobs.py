@@ -7,6 +7,7 @@ from io import BytesIO
 
 from pydantic import ValidationError
 
+from sparring.config.problems import first_in_short
 from sparring.core import SparringError
 from sparring.engine.server_errors import ApiError
 from sparring.finetune.jobs.schema import CreateJob
@@ -72,9 +73,7 @@ class LocalJobs(JobProvider):
         except ApiError as error:
             raise FineTuneJobError(f"job {request.name} cannot be created: {error.message}") from error
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            problem = f"{place}: {first['msg']}"
+            problem = first_in_short(error)
             raise FineTuneJobError(f"job {request.name} cannot be created: {problem}") from error
         except OSError as error:
             raise SparringError(f"job {request.name} cannot be stored: {error}") from error

@@ -19,7 +19,7 @@ from sparring.finetune.run_files import (
     INSUFFICIENT_DATA_JOB,
     GroupState,
     JobRecord,
-    read_json,
+    read_json_if_there,
     write_json,
 )
 
@@ -56,11 +56,7 @@ class JobRecords:
 
     def read(self, name: str) -> JobRecord | None:
         """Return the record of a job, or ``None`` if there is none. Raises InputError: it is damaged."""
-        try:
-            record: JobRecord = read_json(self._path(name), JobRecord)
-        except FileNotFoundError:
-            return None
-        return record
+        return read_json_if_there(self._path(name), JobRecord)
 
     def _begin(self, request: JobRequest, content: bytes, examples: int) -> JobRecord:
         digest = hashlib.sha256(content).hexdigest()

@@ -34,6 +34,7 @@ Stage = Literal[
 ]
 """What is done next."""
 Line = TypeVar("Line", bound=msgspec.Struct)
+Read = TypeVar("Read")
 
 
 class CheckPointNotFoundError(SparringError):
@@ -158,12 +159,17 @@ class RunFiles:
                 path.unlink(missing_ok=True)
 
 
-def read_json(path: Path, form: type[Any]) -> Any:
+def read_json(path: Path, form: type[Read]) -> Read:
     """Return what a JSON file holds. Raises FileNotFoundError: there is none; InputError: it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=form)
     except UNREADABLE as error:
         raise InputError(str(path), f"is damaged: {error}", "Restore the file") from None
+
+
+def read_json_if_there(path: Path, form: type[Read]) -> Read | None:
+    """Return what a JSON file holds, or ``None`` if there is none. Raises InputError: it is damaged."""
+    return read_json(path, form) if path.exists() else None
 
 
 def write_json(path: Path, content: object, indent: int = 4) -> None:
@@ -175,10 +181,9 @@ def write_json(path: Path, content: object, indent: int = 4) -> None:
 def read_state(path: Path) -> State:
     """Read a state. Raises CheckPointNotFoundError: there is none; InputError: it is damaged."""
     try:
-        state: State = read_json(path, State)
+        return read_json(path, State)
     except FileNotFoundError:
         raise CheckPointNotFoundError(f"there is no {path}") from None
-    return state
 
 
 def save_rollouts(path: Path, rollouts: list[Rollout]) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ Row = tuple[int, Claim]
 """The number of a rollout in its iteration, and its claim."""
 
 
+@dataclass(eq=False, repr=False)
 class PureTextEnvironment:
     """The ``num_envs`` rollouts of each iteration: claims of one split, played by whoever ``agents()`` names.
 
@@ -50,25 +51,15 @@ class PureTextEnvironment:
     begins anew each time.
     """
 
-    def __init__(
-        self,
-        arena: Arena,
-        protocol: Protocol,
-        claims: Sequence[Claim],
-        num_envs: int,
-        agents: Callable[[], Mapping[str, AgentSpec]],
-        *,
-        seed: int,
-        train: bool,
-    ) -> None:
-        self.arena = arena
-        self.protocol = protocol
-        self.claims = claims
-        self.num_envs = num_envs
-        self.agents = agents
-        self.seed = seed
-        self.train = train
-        self._drawn = 0
+    arena: Arena
+    protocol: Protocol
+    claims: Sequence[Claim]
+    num_envs: int
+    agents: Callable[[], Mapping[str, AgentSpec]]
+    _: KW_ONLY
+    seed: int
+    train: bool
+    _drawn: int = field(default=0, init=False)
 
     @property
     def split(self) -> str:

@@ -19,7 +19,7 @@ from sparring.finetune.run_files import (
     PlannedRollouts,
     RunFiles,
     Stage,
-    read_json,
+    read_json_if_there,
     write_json,
 )
 from sparring.finetune.trees import ends_of
@@ -66,7 +66,7 @@ class RunRecords:
     def job(self, seen: JobState) -> None:
         """Write what is seen of a job, if that has changed."""
         path = self.files.job_states
-        before: list[JobState] = read_json(path, list[JobState]) if path.exists() else []
+        before = read_json_if_there(path, list[JobState]) or []
         if seen not in before:
             key = (seen.iteration, seen.group, seen.job)
             others = [one for one in before if (one.iteration, one.group, one.job) != key]

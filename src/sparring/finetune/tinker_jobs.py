@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ from sparring.finetune.providers import (
     file_name_of,
     suffix_of,
 )
-from sparring.finetune.run_files import read_json, write_json
+from sparring.finetune.run_files import read_json_if_there, write_json
 from sparring.finetune.tinker.store import SAMPLER_WEIGHTS, WEIGHTS
 from sparring.finetune.tinker_plan import TinkerPlan
 from sparring.finetune.tinker_service import CONNECT_SECONDS, PATH, TinkerService
 from sparring.learn.fine_tuning.examples import Renderer, WrongLine
+from sparring.learn.fine_tuning.settings import checkpoint_name
 
 SAVE_SECONDS = 60.0
 """A kill costs at most the work of this long, and one step."""
@@ -60,26 +62,19 @@ class TinkerJob(msgspec.Struct, kw_only=True):
         return TinkerHyperparameters.model_validate(dict(self.request.hyperparameters))
 
 
+@dataclass(eq=False, repr=False)
 class TinkerJobs(JobProvider):
     """Jobs in a directory, at work while :meth:`running` runs. ``timeout`` limits each request, in seconds; a
     state is saved when the last one is older than ``save_seconds``."""
 
-    def __init__(
-        self,
-        service: TinkerService,
-        directory: Path,
-        least_examples: int,
-        *,
-        timeout: float = 3600.0,
-        save_seconds: float = SAVE_SECONDS,
-    ) -> None:
-        self.service = service
-        self.directory = directory
-        self.least_examples = least_examples
-        self.timeout = timeout
-        self.save_seconds = save_seconds
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._progress: dict[str, str] = {}
+    service: TinkerService
+    directory: Path
+    least_examples: int
+    _: KW_ONLY
+    timeout: float = 3600.0
+    save_seconds: float = SAVE_SECONDS
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _progress: dict[str, str] = field(default_factory=dict, init=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -159,9 +154,8 @@ class TinkerJobs(JobProvider):
             loss = await self._step(client, plan, step)
             self._progress[job_id] = f"Step {step + 1}/{plan.steps}: training loss={loss:.4f}"
         await self._save(job_id, job, client, plan.steps)
-        saved = await self._ask(
-            lambda: client.save_weights_for_sampler(_name(plan.steps)), "saving weights for sampling"
-        )
+        name = checkpoint_name(plan.steps)
+        saved = await self._ask(lambda: client.save_weights_for_sampler(name), "saving weights for sampling")
         return str(saved.path)
 
     async def _training_client(self, job: TinkerJob) -> Any:
@@ -210,7 +204,7 @@ class TinkerJobs(JobProvider):
 
     async def _save(self, job_id: str, job: TinkerJob, client: Any, step: int) -> None:
         """Save a state, and delete the one before."""
-        saved = await self._ask(lambda: client.save_state(_name(step)), "saving the state")
+        saved = await self._ask(lambda: client.save_state(checkpoint_name(step)), "saving the state")
         before, job.state, job.step = job.state, saved.path, step
         self._write(job_id, job)
         if before is not None:
@@ -224,18 +218,10 @@ class TinkerJobs(JobProvider):
         return await self.service.ask(begin, what, self.timeout, refused=FineTuneJobError)
 
     def _read(self, job_id: str) -> TinkerJob | None:
-        try:
-            job: TinkerJob = read_json(self._path(job_id), TinkerJob)
-        except FileNotFoundError:
-            return None
-        return job
+        return read_json_if_there(self._path(job_id), TinkerJob)
 
     def _write(self, job_id: str, job: TinkerJob) -> None:
         write_json(self._path(job_id), job)
 
     def _path(self, job_id: str) -> Path:
         return self.directory / f"{suffix_of(job_id)}.json"
-
-
-def _name(step: int) -> str:
-    return f"step-{step:06d}"

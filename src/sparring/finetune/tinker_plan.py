@@ -4,7 +4,6 @@ A job is that of ``sparring serve --jobs`` (``learn/fine_tuning/job.py``): the s
 learning rates and AdamW.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -20,7 +19,6 @@ from sparring.learn.fine_tuning.settings import (
     WARM_UP,
     Hyperparameters,
     JobSettings,
-    epoch_order,
 )
 from sparring.learn.schedules import Schedule
 
@@ -50,18 +48,12 @@ class TinkerPlan:
     @property
     def steps(self) -> int:
         """The number of steps."""
-        return self.numbers.n_epochs * self._steps_per_epoch
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return math.ceil(len(self.conversations) / self.numbers.batch_size)
+        return self.numbers.n_epochs * self.numbers.steps_per_epoch(len(self.conversations))
 
     def data(self, step: int, types: Any) -> list[Any]:
         """Return the data of a step, as ``types`` of the SDK: weights are 0 on what the model did not say,
         and sum to 1."""
-        epoch, index = divmod(step, self._steps_per_epoch)
-        order, size = epoch_order(self.families, self.seed, epoch), self.numbers.batch_size
-        chosen = order[index * size : (index + 1) * size]
+        chosen = self.numbers.batch(self.families, self.seed, step)
         records = [record for one in chosen for record in self.conversations[one]]
         weight = 1 / sum(sum(one.action_mask) for one in records)
         return [

@@ -18,7 +18,7 @@ from sparring.core import InputError, SparringError, TransientError
 from sparring.core.answer_reader import AnswerReader
 from sparring.core.chat_tokens import ChatTokens
 from sparring.core.errors import imported
-from sparring.engine.api_connection import checked_address, is_sendable, key_of
+from sparring.engine.api_connection import checked_address, key_of
 from sparring.engine.api_replies import read_error, words_of
 from sparring.learn.model_files import load_chat_tokens
 
@@ -62,8 +62,6 @@ class TinkerService:
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self.host = urlsplit(self.base_url).netloc.rpartition("@")[2]
         self._key_name, self._key = key_of(checked_address(base_url).hostname or "")
-        if not is_sendable(self._key):
-            raise InputError(self._key_name, "contains a character that is invalid in a key", "Set it again")
         self._made: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def connected(self) -> Connected:

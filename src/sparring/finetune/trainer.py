@@ -161,10 +161,15 @@ class PureTextRlTrainer(Experiment, ABC):
     async def _stage_create_fine_tune_jobs(self, rollouts: list[Rollout], only_failed: bool = False) -> None:
         """Make a job for each group that learns; with ``only_failed``, for those whose last job failed."""
 
+    async def _groups_to_train(self, only_failed: bool = False) -> list[PureTextSharedModelGroup]:
+        """Return the groups that learn; with ``only_failed``, those of them whose last job failed."""
+        groups = [group for group in self.shared_model_groups.values() if not group.freeze_agent]
+        return [group for group in groups if not only_failed or await group.fine_tune_job_failed()]
+
     async def _stage_await_fine_tune_jobs(self) -> None:
         """Wait for the jobs of all groups and use their models. Raises an ExceptionGroup of
         FineTuneJobErrors."""
-        groups = [group for group in self.shared_model_groups.values() if not group.freeze_agent]
+        groups = await self._groups_to_train()
         jobs = await all_results(self._ended_job(group) for group in groups)
         problems = [
             group.failure(job) for group, job in zip(groups, jobs, strict=True) if job.status != "succeeded"

@@ -8,8 +8,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from sparring.config.finetune import PureTextMaltParameters
 from sparring.core import Arena, Episode, EpisodeState, InputError, Rollout, Rubric, Step, derive_seed
 from sparring.core.concurrency import all_results
-from sparring.core.current_episode import current_episode
-from sparring.programs.proofs.episode import ProofEpisode
+from sparring.programs.proofs.episode import ProofEpisode, seed_of
 from sparring.programs.proofs.protocol import Protocol
 from sparring.programs.proofs.rewards import max_reward, min_reward, reward_mid_point_estimate
 from sparring.programs.proofs.state import ProofState, Round, total_rewards
@@ -221,11 +220,7 @@ class TreeEpisode(Episode):
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
         """Play all branches to their ends."""
         state = state or EpisodeState()
-        episode = current_episode.get()
-        seed = episode.seed if episode is not None else None
-        if seed is None:
-            seed = derive_seed(arena.seed, "proof", artifact["id"])
-        start = self.proof.begin(artifact, seed)
+        start = self.proof.begin(artifact, seed_of(arena, artifact))
         nodes, state.trajectory = await play_tree(arena, self.proof, start, self.branching)
         state.data["tree"] = {**start, "nodes": nodes}
         return state

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from sparring.core import InputError, derive_seed
-from sparring.learn.adapter_weights import layer_of
+from sparring.learn.adapter_weights import FACTORS, layer_of
 
 Adapter = Mapping[str, Tensor]
 """An adapter's weights by PEFT's names."""
-FACTORS = (".lora_A.weight", ".lora_B.weight")
 
 
 def check_crossable(shapes: Mapping[str, tuple[int, ...]], rank: int) -> None:

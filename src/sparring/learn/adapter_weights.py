@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, tuple[int, ...]]
 """The shapes of an adapter's tensors by PEFT's names."""
 PREFIX = "base_model.model."
-_ENDINGS = (".lora_A.weight", ".lora_B.weight")
+FACTORS = (".lora_A.weight", ".lora_B.weight")
 _OTHER_NAME = re.compile(r".*\.lora_[AB]\.(\w+\.)?weight")
 _OTHER_FILES = ("adapter_model.bin", "adapter_model-*.safetensors")
 _SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
@@ -87,7 +87,7 @@ def misfit(found: Shapes, expected: Shapes, layers: Collection[str]) -> InputErr
     if absent:
         return wrong(f": {len(absent)} are missing, {_shown(absent[0])} for example", own_config)
     for name, shape in found.items():
-        rank = 0 if name.endswith(_ENDINGS[0]) else 1
+        rank = 0 if name.endswith(FACTORS[0]) else 1
         if shape != expected[name] and len(shape) == 2 and shape[1 - rank] == expected[name][1 - rank]:
             return wrong(
                 f" its rank: {_shown(name)} has {shape[rank]}, not {expected[name][rank]}", "Correct r."
@@ -99,7 +99,7 @@ def misfit(found: Shapes, expected: Shapes, layers: Collection[str]) -> InputErr
 
 
 def _check_tensor(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    named = name.startswith(PREFIX) and name.endswith(_ENDINGS)
+    named = name.startswith(PREFIX) and name.endswith(FACTORS)
     if not named and _OTHER_NAME.fullmatch(name):
         problem = f"{path} names its weights otherwise than PEFT, such as {ascii(name)[1:-1][:100]}"
         raise InputError("adapter", problem, "Save it with PEFT's save_pretrained.")

@@ -173,11 +173,10 @@ def save_checkpoint(
     results = {learner.policy: learner.result for learner in learners}
     folders = write_adapters(scratch, policy, base_name, results)
     for learner in learners:
-        tensors = {k: v.contiguous() for k, v in learner.tensors.items()}
-        save_file(tensors, folders[learner.policy] / LEARNER_FILE)
-        critic = part_of(tensors, CRITIC)
+        write_tensors(folders[learner.policy] / LEARNER_FILE, learner.tensors)
+        critic = part_of(learner.tensors, CRITIC)
         if critic:
-            save_file(critic, folders[learner.policy] / CRITIC_FILE)
+            write_tensors(folders[learner.policy] / CRITIC_FILE, critic)
     (scratch / STATE_FILE).write_text(json.dumps(state))
     seal(scratch, policy.base)
     put_in_place(scratch, directory)
@@ -205,8 +204,8 @@ def write_adapter(
     """
     config = policy.adapter_config(name) | {"base_model_name_or_path": base_name, "inference_mode": True}
     check_adapter_config(config, str(directory / ADAPTER_CONFIG))
-    state = {key: value.to(dtype).contiguous() for key, value in policy.adapter_state(name).items()}
-    save_file(state, directory / ADAPTER_FILE)
+    state = {key: value.to(dtype) for key, value in policy.adapter_state(name).items()}
+    write_tensors(directory / ADAPTER_FILE, state)
     (directory / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
 
 
@@ -261,6 +260,11 @@ def check_policies(directory: Path, checkpoint: Checkpoint, policies: Collection
             f"{directory} has the policies {', '.join(saved)}, the program has {', '.join(policies)}",
             "Give the program the policies that it had",
         )
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, without syncing it."""
+    save_file({key: value.contiguous() for key, value in tensors.items()}, path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -344,16 +344,11 @@ class DataParallel:
         """Return each learner's number, by rank."""
         numbers = torch.zeros(self.size, dtype=torch.int64)
         numbers[self.rank] = number
-        with _others_answering():
-            self._reports.allreduce([numbers]).wait()
-        return numbers.tolist()
+        return self._summed(numbers).tolist()
 
     def sum(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sum over all learners of their arrays, which have one shape."""
-        total = torch.tensor(numbers)
-        with _others_answering():
-            self._reports.allreduce([total]).wait()
-        summed: NDArray[np.float64] = total.numpy()
+        summed: NDArray[np.float64] = self._summed(torch.tensor(numbers)).numpy()
         return summed
 
     def gather_parts(self, part: Tensor) -> Tensor:
@@ -377,12 +372,14 @@ class DataParallel:
 
     def _gather(self, report: dict[str, Any]) -> list[dict[str, Any]]:
         own = torch.frombuffer(bytearray(json.dumps(report).encode()), dtype=torch.uint8)
-        lengths = torch.zeros(self.size, dtype=torch.int64)
-        lengths[self.rank] = len(own)
+        lengths = self.exchange(len(own))
+        padded = torch.zeros(self.size, max(lengths), dtype=torch.uint8)
+        padded[self.rank, : len(own)] = own
+        rows = zip(self._summed(padded), lengths, strict=True)
+        return [json.loads(bytes(row[:length].tolist())) for row, length in rows]
+
+    def _summed(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor, which is not on a GPU, by the sum of those of all learners, and return it."""
         with _others_answering():
-            self._reports.allreduce([lengths]).wait()
-            padded = torch.zeros(self.size, int(lengths.max()), dtype=torch.uint8)
-            padded[self.rank, : len(own)] = own
-            self._reports.allreduce([padded]).wait()
-        texts = [bytes(row[:length].tolist()) for row, length in zip(padded, lengths, strict=True)]
-        return [json.loads(text) for text in texts]
+            self._reports.allreduce([tensor]).wait()
+        return tensor

@@ -145,24 +145,20 @@ def plan_states(policy: PolicyModel, plan: TreePlan, limits: PassLimits | None =
     return _StatesPass(policy, plan, limits)()
 
 
+@dataclass(eq=False, repr=False)
 class _PlanPass:
     """A forward pass over a plan, section by section, that a backward pass can follow."""
 
-    def __init__(
-        self,
-        policy: PolicyModel,
-        plan: TreePlan,
-        limits: PassLimits | None,
-        score: Score | None = None,
-        state_values: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
-        self.policy = policy
-        self.plan = plan
-        self.limits = limits
-        self.score = score
-        self.state_values = state_values
+    policy: PolicyModel
+    plan: TreePlan
+    limits: PassLimits | None
+    score: Score | None = None
+    state_values: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        plan, limits = self.plan, self.limits
         self.sections = [whole(plan)] if limits is None else sections_of(plan, limits.max_tokens)
-        self.keys = KeptKeys.of(self.sections, policy.device) if len(self.sections) > 1 else None
+        self.keys = KeptKeys.of(self.sections, self.policy.device) if len(self.sections) > 1 else None
         self.kept: dict[int, Tensor] = {}
 
     def __call__(self) -> Tensor:

@@ -1,7 +1,7 @@
 """The model pool: its members, their ratings, the choice of opponents."""
 
 from sparring.core.play import SampleMode
-from sparring.population.environment_samplers import (
+from sparring.population.curriculum import (
     BaseEnvSampler,
     UniformRandomEnvSampler,
     WeightedEnvSampler,

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sparring.core.confidence_intervals import NORMAL_95, Interval
+from sparring.core.confidence_intervals import Interval, normal_interval
 from sparring.population.payoff import orders
 from sparring.population.payoffs import PayoffMatrix, PayoffTable
 
@@ -91,8 +91,7 @@ def gain_over_mixture(table: PayoffTable, uid: str, mixture: Mapping[str, float]
         mean, error = (constant, 0.0) if constant is not None else _total(table, group)
         gain -= chance * mean
         variance += (chance * error) ** 2
-    spread = NORMAL_95 * math.sqrt(variance)
-    return Interval(gain - spread, gain, gain + spread)
+    return normal_interval(gain, math.sqrt(variance))
 
 
 def _drawn(mixture: Mapping[str, float], seats: int) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -77,6 +77,7 @@ class Pairing:
         return {self.seat: self.player, **self.others}
 
 
+@dataclass(eq=False, repr=False)
 class League:
     """Draws the games of a league; see the module.
 
@@ -90,24 +91,17 @@ class League:
         draws_per_turn: draws after which other players have their turn: the games of an update.
     """
 
-    def __init__(
-        self,
-        settings: LeagueSettings,
-        pool: ModelPool,
-        seed: int,
-        add_every: int = 10,
-        seats: Sequence[Seat] = (0, 1),
-        draws_per_turn: int = 1,
-    ) -> None:
-        self.settings = settings
-        self.pool = pool
-        self.seed = seed
-        self.add_every = add_every
-        self.players = settings.players
-        self.seats = seats
-        self.draws_per_turn = draws_per_turn
+    settings: LeagueSettings
+    pool: ModelPool
+    seed: int
+    add_every: int = 10
+    seats: Sequence[Seat] = (0, 1)
+    draws_per_turn: int = 1
+
+    def __post_init__(self) -> None:
+        self.players = self.settings.players
         self._turn_ends = list(accumulate(one.share for one in self.players.values()))
-        self._first_turn = derive_seed(seed, "league turns") % 1000
+        self._first_turn = derive_seed(self.seed, "league turns") % 1000
         self.held = {name: one.seats for name, one in self.players.items()}
         self.games: Counter[str] = Counter()
         """The games so far by ``PLAYER/REASON``."""

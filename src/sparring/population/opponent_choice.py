@@ -94,6 +94,7 @@ class Evidence:
     payoffs: PayoffGames
 
 
+@dataclass(eq=False, repr=False)
 class OpponentChoice:
     """Weighs the members of a pool by its sample mode.
 
@@ -136,19 +137,11 @@ class OpponentChoice:
         evidence: what is known of them.
     """
 
-    def __init__(
-        self,
-        mode: str,
-        lag_range: tuple[int, int],
-        rule: SamplingRule,
-        members: PoolMembers,
-        evidence: Evidence,
-    ) -> None:
-        self.mode = mode
-        self.lag_range = lag_range
-        self.rule = rule
-        self.members = members
-        self.evidence = evidence
+    mode: str
+    lag_range: tuple[int, int]
+    rule: SamplingRule
+    members: PoolMembers
+    evidence: Evidence
 
     def candidates(self, me: Opponent, policy: str) -> tuple[list[Opponent], list[float] | None]:
         """Return the possible opponents of ``me`` and their weights (``None`` means uniform)."""

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from itertools import permutations
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sparring.core.confidence_intervals import NORMAL_95, Interval
+from sparring.core.confidence_intervals import NORMAL_95, Interval, normal_interval
 from sparring.population.payoff import Payoff, RewardRange, Rounds, Seating
 
 _ROUNDING = 1e-9
@@ -187,8 +188,7 @@ class PayoffTable:
         played = self._met(uid, members)
         if not played:
             return None
-        mean, error = self._mean_of_seats(played)
-        return Interval(mean - NORMAL_95 * error, mean, mean + NORMAL_95 * error)
+        return normal_interval(*self._mean_of_seats(played))
 
     def score_in(self, seat: int, uid: str, members: Collection[str]) -> Interval | None:
         """Return a member's mean reward in one seat, as :meth:`score`.
@@ -277,16 +277,7 @@ class PayoffTable:
         known = state["range"]
         self._range = None if known is None else (known[0], known[1])
         self._payoffs = {
-            tuple(entry["seating"]): Payoff(
-                entry["games"],
-                list(entry["sums"]),
-                list(entry["squares"]),
-                list(entry["wins"]),
-                entry["draws"],
-                list(entry["invalid"]),
-                entry["failed"],
-            )
-            for entry in state["payoffs"]
+            tuple(entry["seating"]): msgspec.convert(entry, Payoff) for entry in state["payoffs"]
         }
 
     def _met(self, uid: str, members: Collection[str]) -> list[tuple[Seating, int]]:

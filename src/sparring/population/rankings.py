@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparring.core.confidence_intervals import NORMAL_95, Interval
+from sparring.core.confidence_intervals import NORMAL_95, Interval, normal_interval
 from sparring.population.meta_strategies import RESAMPLES, ResampledShare, resampled_shares
 from sparring.population.payoff import Seating
 from sparring.population.payoffs import PayoffMatrix, PayoffTable
@@ -21,7 +21,7 @@ _ACCURACY = 1e-6
 """A smaller share in an equilibrium may be the solver's inaccuracy."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberRank:
     """How one member does by each measure. An :class:`Interval` is a 95% interval; unknown is ``None``.
 
@@ -48,12 +48,12 @@ class MemberRank:
     invalid: int
     score: Interval | None
     by_seat: tuple[Interval | None, ...]
-    bradley_terry: Interval | None
+    bradley_terry: Interval | None = None
     trueskill: Rating
-    nash: ResampledShare | None
-    nash_score: Interval | None
-    alpharank: ResampledShare | None
-    dominated_by: str | None
+    nash: ResampledShare | None = None
+    nash_score: Interval | None = None
+    alpharank: ResampledShare | None = None
+    dominated_by: str | None = None
     nash_conv: float | None = None
     anchored: Interval | None = None
 
@@ -176,12 +176,7 @@ def _rank_groups(
                 invalid=sum(payoff.invalid[seat] for payoff, held in mine for seat in held),
                 score=table.score(uid, members),
                 by_seat=_by_seat(table, uid, members),
-                bradley_terry=None,
                 trueskill=rated[uid],
-                nash=None,
-                nash_score=None,
-                alpharank=None,
-                dominated_by=None,
             )
         )
     return Rankings(None, _best_first(ranks), [], seats)
@@ -210,7 +205,7 @@ def _field_score(matrix: PayoffMatrix, row: int) -> Interval | None:
     met_M[row] = False
     if not met_M.any():
         return None
-    return _normal(
+    return normal_interval(
         float(matrix.mean_MM[row, met_M].mean()),
         float(np.sqrt((matrix.error_MM[row, met_M] ** 2).sum()) / met_M.sum()),
     )
@@ -222,14 +217,9 @@ def _mixture_score(matrix: PayoffMatrix, row: int, mixture: Sequence[ResampledSh
     if not matrix.known_MM[row, used_M].all():
         return None
     errors_M = weights_M[used_M] * matrix.error_MM[row, used_M]
-    return _normal(
+    return normal_interval(
         float(matrix.mean_MM[row, used_M] @ weights_M[used_M]), float(np.sqrt((errors_M**2).sum()))
     )
-
-
-def _normal(mean: float, error: float) -> Interval:
-    spread = NORMAL_95 * error
-    return Interval(mean - spread, mean, mean + spread)
 
 
 def _invalid(table: PayoffTable, members: Sequence[str], uid: str) -> int:

@@ -10,7 +10,7 @@ import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from sparring.collection.start_log import lack_of_store, note_failure
+from sparring.collection.start_log import last_session, note_failure
 from sparring.core import InputError, SparringError
 from sparring.core.errors import DamagedState
 from sparring.core.files import (
@@ -182,7 +182,7 @@ class RunDirectory:
 
         It can be if its store lacks something.
         """
-        if self.is_finished(updates) and lack_of_store(self.path) is None:
+        if self.is_finished(updates) and last_session(self.path).store is None:
             raise InputError(
                 "--resume",
                 f"{self.path} is finished ({self.saved_steps()[-1]} of {updates} updates)",

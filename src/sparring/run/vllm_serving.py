@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sparring.core.adapters import AdapterRef
-from sparring.engine.host_client import HostClient
-from sparring.engine.hosts import VLLMHost
+from sparring.engine.hosts import HostClient, VLLMHost
 from sparring.population.pool_members import iteration_of
 from sparring.run.adapter_versions import AdapterVersions
 from sparring.run.learners import Saved

@@ -66,13 +66,11 @@ def banded_line(name: str, points: Mapping[float, Interval]) -> Line:
     return Line(name, [float(step) for step in points], middle, low, high)
 
 
-def figure_line(name: str, series: Mapping[int, Figure], colour: int = -1) -> Line:
+def figure_line(name: str, series: Mapping[int, Figure]) -> Line:
     """Return a figure of the evaluations by step, with its interval unless all are exact."""
     if all(figure.kind == "exact" for figure in series.values()):
-        return Line(name, [*map(float, series)], [one.value for one in series.values()], colour=colour)
-    return replace(
-        banded_line(name, {step: figure.interval for step, figure in series.items()}), colour=colour
-    )
+        return Line(name, [*map(float, series)], [one.value for one in series.values()])
+    return banded_line(name, {step: figure.interval for step, figure in series.items()})
 
 
 def chart(

@@ -7,22 +7,20 @@ learner is told to train, and everything else follows it.
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError
 
 from sparring.cluster.actor_classes import EngineActor, Hosted
-from sparring.cluster.calls import Handle, found
+from sparring.cluster.calls import HEARTBEAT_SECONDS, Handle, beat_of_buffer, found
 from sparring.cluster.engines.host import EngineSettings, say_nothing
 from sparring.cluster.learner import LearnerService
 from sparring.collection.buffer_state import Demand
-from sparring.compat.unstable.forms import named, run_directory
+from sparring.compat.unstable.forms import named, run_directory, with_names
 from sparring.compat.unstable.settings import from_lora_config, from_vllm_config
 from sparring.config.learning import LearningSettings
 from sparring.config.model import ModelSettings
@@ -38,9 +36,8 @@ if TYPE_CHECKING:
     from sparring.learn.algorithms import BaseAlgo
     from sparring.learn.learner import Learner
 
-HEARTBEAT_SECONDS = 2.0
 
-
+@dataclass(eq=False, repr=False)
 class LearningLoop:
     """The loop of a learner that draws its batches from a buffer.
 
@@ -52,25 +49,18 @@ class LearningLoop:
         checkpoint: returns the directory in which the checkpoint of an update is kept; ``None`` keeps none.
     """
 
-    def __init__(
-        self,
-        learner: LearnerService,
-        step_buffer: Any,
-        model_pool: Any,
-        tracker: Any = None,
-        *,
-        demand: Demand,
-        add_every: int = 1,
-        checkpoint: Callable[[int], Path | None] = lambda step: None,
-    ) -> None:
-        self.learner = learner
-        self.step_buffer = step_buffer
-        self.model_pool = model_pool
-        self.tracker = tracker
-        self.checkpoint = checkpoint
-        self.state = "starting"
-        self.add_every = add_every
-        self.feed = GameFeed(step_buffer, model_pool, demand)
+    learner: LearnerService
+    step_buffer: Any
+    model_pool: Any
+    tracker: Any = None
+    _: KW_ONLY
+    demand: Demand
+    add_every: int = 1
+    checkpoint: Callable[[int], Path | None] = lambda step: None
+    state: str = field(default="starting", init=False)
+
+    def __post_init__(self) -> None:
+        self.feed = GameFeed(self.step_buffer, self.model_pool, self.demand)
 
     async def train(self, iterations: int) -> int:
         """Learn until there are ``iterations`` updates, then stop the collectors; return how many there are.
@@ -140,9 +130,7 @@ class LearningLoop:
         while self.tracker is not None:
             load = {"step": self.learner.saved().step, "state": self.state}
             self.tracker.heartbeat.remote("Learner", load)
-            with suppress(RayError):  # the buffer is away for a moment
-                steps, games = await self.step_buffer.size.remote(), await self.step_buffer.games.remote()
-                self.tracker.heartbeat.remote("Buffer", {"steps": steps, "games": games})
+            await beat_of_buffer(self.tracker, self.step_buffer)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
 
@@ -229,8 +217,7 @@ class LearnerArguments:
 
     def for_actor(self) -> dict[str, Any]:
         """See :class:`LoopActor`."""
-        services = {name: named(getattr(self, name)) for name in ("step_buffer", "model_pool", "tracker")}
-        return {"build": partial(build_loop, replace(self, **services), run_directory(self.tracker))}
+        return {"build": partial(build_loop, with_names(self), run_directory(self.tracker))}
 
     def build_learners(self) -> "dict[str, Learner]":
         """Build the learner, by policy: a constant rate, no average."""

@@ -1,7 +1,7 @@
 """Collector: what UnstableBaselines' arguments say to play, and how the actor is built from it."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from sparring.cluster.engines.host import EngineSettings
 from sparring.collection.collector import Limits
 from sparring.collection.games_in_flight import PlaySettings
 from sparring.collection.results import EnvSpec, TakeIn
-from sparring.compat.unstable.forms import gpus_of_cluster, named
+from sparring.compat.unstable.forms import gpus_of_cluster, with_names
 from sparring.compat.unstable.settings import from_vllm_config
 from sparring.core import Episode, InputError
 from sparring.envs.catalog import check_playable
@@ -76,8 +76,7 @@ class CollectorArguments:
         for name in self.opponents():
             kind = "script" if name in PLAYER_NAMES else "fixed"
             ray.get(self.model_pool.add_fixed.remote(name, kind=kind, active=False))
-        services = {name: named(getattr(self, name)) for name in ("step_buffer", "model_pool", "tracker")}
-        return {"build": partial(build_collector, replace(self, **services))}
+        return {"build": partial(build_collector, with_names(self))}
 
     def check_opponents(self) -> None:
         """Check that the opponents of evaluations can play in this process, which may lack a key."""

@@ -6,7 +6,7 @@ an actor with what that needs. Parameters that UnstableBaselines does not have a
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -131,6 +131,12 @@ def named(handle: Any) -> Handle:
                 if ray.get_actor(one["name"], one["namespace"]) == handle:
                     return Named(one["name"], one["namespace"])
     return handle
+
+
+def with_names(arguments: Any) -> Any:
+    """Return the arguments of an actor with the names of the actors among them."""
+    services = ("step_buffer", "model_pool", "tracker")
+    return replace(arguments, **{name: named(getattr(arguments, name)) for name in services})
 
 
 def run_directory(tracker: Any) -> str | None:

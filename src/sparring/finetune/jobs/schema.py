@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from sparring.config.problems import first_in_short
 from sparring.core import Message, Messages
 from sparring.core.adapters import LORA_RANK, MAX_RANK
 from sparring.engine.server_errors import ApiError
@@ -120,9 +121,7 @@ def _parsed(number: int, line: bytes, form: type[Checked]) -> Checked:
     try:
         return form.model_validate_json(line)  # type: ignore[attr-defined, no-any-return]
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise WrongLine(number, f"{place}: {first['msg']}" if place else str(first["msg"])) from error
+        raise WrongLine(number, first_in_short(error)) from error
 
 
 Auto = Literal["auto"]

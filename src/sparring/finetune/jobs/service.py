@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,7 @@ RETRY_SECONDS, MAX_RETRIES = 60.0, 60
 """After an error that is no fault of a job, such as a full disk, it is tried again: when, and how often."""
 
 
+@dataclass(eq=False, repr=False)
 class JobService:
     """The files and jobs of one directory, on one event loop. Raises InputError: it cannot be used, is not a
     server's, or is in use.
@@ -79,31 +81,23 @@ class JobService:
         max_stored_bytes: maximum size of all files together.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        publisher: Publisher,
-        base: ServedBase,
-        *,
-        adapters: Mapping[str, Path],
-        aliases: Mapping[str, str],
-        say: Callable[[str], None],
-        launch: Launch = train_in_process,
-        save_seconds: float = SAVE_SECONDS,
-        max_stored_bytes: int = MAX_STORED_BYTES,
-    ) -> None:
-        self.publisher = publisher
-        self.base = base
-        self.adapters = adapters
-        self.aliases = aliases
-        self.say = say
-        self.launch = launch
-        self.save_seconds = save_seconds
-        directory = directory.absolute()  # workers may have another working directory
+    directory: Path
+    publisher: Publisher
+    base: ServedBase
+    _: KW_ONLY
+    adapters: Mapping[str, Path]
+    aliases: Mapping[str, str]
+    say: Callable[[str], None]
+    launch: Launch = train_in_process
+    save_seconds: float = SAVE_SECONDS
+    max_stored_bytes: int = MAX_STORED_BYTES
+
+    def __post_init__(self) -> None:
+        directory = self.directory.absolute()  # workers may have another working directory
         self._lock = locked(directory)
         try:
-            self.files = FileStore(directory / FILES, max_stored_bytes, say)
-            self.jobs = JobStore(directory / JOBS, say)
+            self.files = FileStore(directory / FILES, self.max_stored_bytes, self.say)
+            self.jobs = JobStore(directory / JOBS, self.say)
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):

@@ -11,19 +11,9 @@ from fastapi.responses import JSONResponse, Response
 from sparring.core.errors import NOT_JSON
 from sparring.core.text import one_line
 from sparring.engine.server_errors import ApiError
+from sparring.finetune.tinker import requests
 from sparring.finetune.tinker.listings import Listings
 from sparring.finetune.tinker.messages import GradientRequest
-from sparring.finetune.tinker.requests import (
-    CreateModel,
-    CreateSampler,
-    CreateSession,
-    LoadWeights,
-    OfModel,
-    OfPath,
-    OfSession,
-    Retrieve,
-    Sample,
-)
 from sparring.finetune.tinker.samplers import Samplers
 from sparring.finetune.tinker.service import LONGEST_WAIT, TrainingService
 from sparring.finetune.tinker.store import SavedWeights
@@ -106,11 +96,11 @@ def _add_constants(app: FastAPI, service: TrainingService) -> None:
 
 def _add_sessions(app: FastAPI, service: TrainingService, samplers: Samplers) -> None:
     @app.post(f"{ROOT}/create_session")
-    async def create_session(body: CreateSession) -> Response:
+    async def create_session(body: requests.CreateSession) -> Response:
         return JSONResponse({"session_id": service.create_session(body), "type": "create_session"})
 
     @app.post(f"{ROOT}/session_heartbeat")
-    async def heartbeat(body: OfSession) -> Response:
+    async def heartbeat(body: requests.OfSession) -> Response:
         service.store.session(body.session_id)
         return JSONResponse({"type": "session_heartbeat"})
 
@@ -120,7 +110,7 @@ def _add_sessions(app: FastAPI, service: TrainingService, samplers: Samplers) ->
         return Response(status_code=204)
 
     @app.post(f"{ROOT}/create_sampling_session")
-    async def create_sampling_session(body: CreateSampler) -> Response:
+    async def create_sampling_session(body: requests.CreateSampler) -> Response:
         if body.base_model is not None:
             service.check_base(body.base_model)
         sampler = samplers.create(body)
@@ -129,7 +119,7 @@ def _add_sessions(app: FastAPI, service: TrainingService, samplers: Samplers) ->
 
 def _add_training(app: FastAPI, service: TrainingService) -> None:
     @app.post(f"{ROOT}/create_model")
-    async def create_model(body: CreateModel) -> Response:
+    async def create_model(body: requests.CreateModel) -> Response:
         name = service.create_model(body)
         return JSONResponse({"request_id": f"{name}/0", "model_id": name})
 
@@ -154,7 +144,7 @@ def _add_training(app: FastAPI, service: TrainingService) -> None:
         return await _in_turn(service, SAVE_FOR_SAMPLER, request)
 
     @app.post(f"{ROOT}/{LOAD}")
-    async def load_weights(body: LoadWeights, request: Request) -> Response:
+    async def load_weights(body: requests.LoadWeights, request: Request) -> Response:
         if body.model_id is not None:
             return await _in_turn(service, LOAD, request)
         name = service.load_new(body, await request.body())
@@ -183,14 +173,14 @@ def _accepted(service: TrainingService, name: str, seq_id: int, kind: str, body:
 
 def _add_sampling(app: FastAPI, samplers: Samplers) -> None:
     @app.post(f"{ROOT}/asample")
-    async def asample(body: Sample) -> Response:
+    async def asample(body: requests.Sample) -> Response:
         request_id, sequences = samplers.submit(body)
         return JSONResponse({"request_id": request_id, "sample_sequence_ids": sequences})
 
 
 def _add_futures(app: FastAPI, service: TrainingService, samplers: Samplers) -> None:
     @app.post(f"{ROOT}/retrieve_future")
-    async def retrieve_future(body: Retrieve) -> Response:
+    async def retrieve_future(body: requests.Retrieve) -> Response:
         source = samplers if ":sample:" in body.request_id else service
         answer = await source.answer(body.request_id, LONGEST_WAIT)
         if answer is None:
@@ -201,11 +191,11 @@ def _add_futures(app: FastAPI, service: TrainingService, samplers: Samplers) -> 
 
 def _add_listings(app: FastAPI, listings: Listings) -> None:
     @app.post(f"{ROOT}/get_info")
-    async def get_info(body: OfModel) -> Response:
+    async def get_info(body: requests.OfModel) -> Response:
         return JSONResponse(listings.info(body.model_id))
 
     @app.post(f"{ROOT}/weights_info")
-    async def weights_info(body: OfPath) -> Response:
+    async def weights_info(body: requests.OfPath) -> Response:
         return JSONResponse(listings.weights_info(SavedWeights.at(body.tinker_path)))
 
     @app.get(f"{ROOT}/samplers/{{sampler_id}}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import AdapterRef
+from sparring.core.concurrency import all_results
 from sparring.core.errors import reason_of
 from sparring.core.messages import said
 from sparring.core.sampling import Sampling
@@ -131,12 +132,7 @@ class Samplers:
             return KeptAnswer.failure(reason_of(error), of_user=False)
 
     async def _drawn(self, request: Sample, calls: list[EngineCall], model: str) -> KeptAnswer:
-        drawing = [asyncio.ensure_future(self.engine.answer(replace(call, model=model))) for call in calls]
-        try:
-            answers = await asyncio.gather(*drawing)
-        finally:
-            for one in drawing:
-                one.cancel()
+        answers = await all_results(self.engine.answer(replace(call, model=model)) for call in calls)
         more, prompt = answers[0].more, None
         if request.prompt_logprobs and more is not None:
             prompt = [float("nan"), *more.prompt]

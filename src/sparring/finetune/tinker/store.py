@@ -30,9 +30,9 @@ from sparring.core.files import (
     scratch_for,
     write_file,
 )
-from sparring.core.manifest import check_files, damaged, seal, sealed, unsealed
+from sparring.core.manifest import check_files, damaged, seal, unsealed
 from sparring.engine.server_errors import ApiError
-from sparring.finetune.jobs.store import locked
+from sparring.finetune.jobs.store import locked, write_record
 from sparring.finetune.tinker.requests import CHECKPOINT_NAME, MODEL, SAMPLER, SESSION
 
 SESSIONS, SAMPLERS, MODELS = "sessions", "samplers", "models"
@@ -185,7 +185,7 @@ class Store:
             if len(self.names(MODELS)) >= MAX_MODELS:
                 raise ApiError(400, f"there are {MAX_MODELS} models. Delete some of {MODELS}/")
             (files.directory / REQUESTS).mkdir(parents=True, exist_ok=True)
-            write_file(files.directory / MODEL_FILE, sealed(msgspec.to_builtins(record)))
+            write_record(files.directory / MODEL_FILE, record)
         return files
 
     def weights(self, weights: SavedWeights) -> Path:
@@ -213,7 +213,7 @@ class Store:
         path = self._record(kind, name)
         if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= MAX_RECORDS:
             raise ApiError(400, f"there are {MAX_RECORDS} {kind}. Delete some of {kind}/")
-        write_file(path, sealed(msgspec.to_builtins(record)))
+        write_record(path, record)
 
     def _read(self, kind: str, name: str, into: type[Record]) -> Record:
         path = self._record(kind, name)

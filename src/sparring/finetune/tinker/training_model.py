@@ -7,13 +7,12 @@ one, and the requests since, taken again.
 import asyncio
 import time
 from collections.abc import Generator
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from pydantic import ValidationError
-from safetensors.torch import save_file
 
+from sparring.config.problems import first_in_short
 from sparring.core import InputError, SparringError
 from sparring.core.adapters import LEARNER_FILE, STATE_FILE
 from sparring.core.errors import reason_of
@@ -37,7 +36,7 @@ from sparring.finetune.tinker.store import (
     saved_by,
     unnamed,
 )
-from sparring.learn.checkpoints import read_tensors, write_adapter
+from sparring.learn.checkpoints import read_tensors, write_adapter, write_tensors
 from sparring.learn.model_files import check_base, differing_files
 from sparring.learn.policy import LoraSettings, PolicyModel
 from sparring.learn.token_learner import TokenLearner
@@ -121,7 +120,7 @@ class TrainingModel:
     def save(self) -> None:
         """Save the state."""
         scratch = self.files.scratch()
-        self._save_tensors(scratch)
+        write_tensors(scratch / LEARNER_FILE, self.learner.tensors())
         self.files.save(ModelState(self.applied, self.answers), scratch)
         self._seconds, self._unsaved = 0.0, 0
 
@@ -190,14 +189,10 @@ class TrainingModel:
         scratch = scratch_for(directory)
         write_adapter(scratch, self.policy, self.base_name, self.name)
         if trainable:
-            self._save_tensors(scratch)
+            write_tensors(scratch / LEARNER_FILE, self.learner.tensors())
         (scratch / STATE_FILE).write_bytes(msgspec.json.encode(SavedBy(seq_id)))
         seal(scratch, self.policy.base)
         put_in_place(scratch, directory)
-
-    def _save_tensors(self, directory: Path) -> None:
-        tensors = {key: value.contiguous() for key, value in self.learner.tensors().items()}
-        save_file(tensors, directory / LEARNER_FILE)
 
 
 def lora_of(record: ModelRecord) -> LoraSettings:
@@ -217,8 +212,4 @@ async def _in_turns(work: Generator[None, None, T]) -> T:
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return f"{place}: {first['msg'].removeprefix('Value error, ')}"
-    return str(error)
+    return first_in_short(error) if isinstance(error, ValidationError) else str(error)

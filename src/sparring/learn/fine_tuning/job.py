@@ -13,16 +13,14 @@ number of the step, so the saved state is all that the next step depends on.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sparring.collection.sinks import JsonlSink
@@ -33,7 +31,7 @@ from sparring.core.files import finish_replacements, put_in_place, scratch_for, 
 from sparring.core.manifest import check_files, seal
 from sparring.learn.algorithms.dpo import Dpo, with_reference
 from sparring.learn.algorithms.sft import GivenAnswers, Sft
-from sparring.learn.checkpoints import read_tensors, save_adapter
+from sparring.learn.checkpoints import read_tensors, save_adapter, write_tensors
 from sparring.learn.fine_tuning.settings import (
     COLUMNS,
     LEARNING_RATES,
@@ -46,7 +44,7 @@ from sparring.learn.fine_tuning.settings import (
     Row,
     SavedModel,
     as_csv,
-    epoch_order,
+    checkpoint_name,
     read_rows,
 )
 from sparring.learn.learner import DEFAULTS, Learner
@@ -78,35 +76,30 @@ class Data:
     validation: Sequence[Example] = field(default_factory=list)
 
 
+@dataclass(eq=False, repr=False)
 class FineTuningJob:
     """A learner and its source of data, in a directory that exists; the adapter ``default`` is trained. A
     state is saved when the last one is older than ``save_seconds``."""
 
-    def __init__(
-        self,
-        policy: PolicyModel,
-        base_name: str,
-        directory: Path,
-        settings: JobSettings,
-        data: Data,
-        *,
-        save_seconds: float = SAVE_SECONDS,
-    ) -> None:
-        self.policy = policy
-        self.base_name = base_name
-        self.directory = directory
-        self.settings = settings
+    policy: PolicyModel
+    base_name: str
+    directory: Path
+    settings: JobSettings
+    data: Data
+    _: KW_ONLY
+    save_seconds: float = SAVE_SECONDS
+
+    def __post_init__(self) -> None:
+        settings, data = self.settings, self.data
         self.numbers = settings.resolved(len(data.train))
-        self.data = data
-        self.save_seconds = save_seconds
-        self.steps_per_epoch = math.ceil(len(data.train) / self.numbers.batch_size)
+        self.steps_per_epoch = self.numbers.steps_per_epoch(len(data.train))
         self.steps = self.steps_per_epoch * self.numbers.n_epochs
         epoch_ends = range(self.steps_per_epoch, self.steps + 1, self.steps_per_epoch)
         self.checkpoints = list(epoch_ends[-KEPT_CHECKPOINTS:])
         self.algorithm: GivenAnswers = Sft() if settings.method == "supervised" else Dpo(self.numbers.beta)
         rate = LEARNING_RATES[settings.method] * self.numbers.learning_rate_multiplier
         schedule = {"steps": self.steps, "warmup_steps": self.steps // WARM_UP, "learning_rate": rate}
-        self.learner = Learner(policy, self.algorithm, LEARNING.model_copy(update=schedule))
+        self.learner = Learner(self.policy, self.algorithm, LEARNING.model_copy(update=schedule))
 
     def run(self, on_step: Callable[[int, int], None] = lambda step, steps: None) -> Outcome:
         """Train from the newest saved state, or from the start, to the end. ``on_step`` is called after each
@@ -126,7 +119,7 @@ class FineTuningJob:
             log.write(row | {"total_steps": self.steps, "created_at": int(time.time())})
             on_step(step, self.steps)
             if step in self.checkpoints:
-                name = self.directory / _name(step)
+                name = self.directory / checkpoint_name(step)
                 save_adapter(name, self.policy, self.base_name, version=step)
             if time.monotonic() - saved_at >= self.save_seconds:
                 state = {"step": step, "samples": self.learner.samples_seen, "metrics": log.offset()}
@@ -135,17 +128,14 @@ class FineTuningJob:
         log.close()
         rows = read_rows(self.directory)
         write_file(self.directory / RESULTS_FILE, as_csv(self.settings.method, rows))
-        checkpoints = [SavedModel(one, _name(one), rows[one - 1]) for one in self.checkpoints]
+        checkpoints = [SavedModel(one, checkpoint_name(one), rows[one - 1]) for one in self.checkpoints]
         return Outcome(self.numbers, self._trained_tokens(), checkpoints)
 
     def _step(self) -> Row:
-        epoch, index = divmod(self.learner.version, self.steps_per_epoch)
-        order = epoch_order(self.data.families, self.settings.seed, epoch)
-        size = self.numbers.batch_size
-        chosen = [self.data.train[one] for one in order[index * size : (index + 1) * size]]
+        chosen = self.numbers.batch(self.data.families, self.settings.seed, self.learner.version)
         step = self.learner.version + 1
         try:
-            metrics = self.learner.update(list(chain.from_iterable(chosen)))
+            metrics = self.learner.update(list(chain.from_iterable(self.data.train[one] for one in chosen)))
         except SparringError as error:
             raise SparringError(f"step {step}: {error}. Lower learning_rate_multiplier") from error
         wanted = COLUMNS[self.settings.method].values()
@@ -187,7 +177,7 @@ class FineTuningJob:
 
     def _save(self, name: str, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         scratch = scratch_for(self.directory / name)
-        save_file({key: value.contiguous() for key, value in tensors.items()}, scratch / LEARNER_FILE)
+        write_tensors(scratch / LEARNER_FILE, tensors)
         (scratch / STATE_FILE).write_text(json.dumps(state))
         seal(scratch)
         put_in_place(scratch, self.directory / name)
@@ -198,7 +188,3 @@ class FineTuningJob:
     def _tokens_of(self, example: Example) -> int:
         lengths = [len(one.prompt_token_ids) + len(one.completion_token_ids) for one in example]
         return sum(lengths) if self.settings.method == "dpo" else max(lengths)
-
-
-def _name(step: int) -> str:
-    return f"step-{step:06d}"

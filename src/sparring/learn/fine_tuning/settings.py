@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,16 @@ class Hyperparameters:
     learning_rate_multiplier: float
     beta: float
 
+    def steps_per_epoch(self, num_examples: int) -> int:
+        """Return the number of mini-batches of an epoch."""
+        return math.ceil(num_examples / self.batch_size)
+
+    def batch(self, families: Sequence[int], seed: int, step: int) -> list[int]:
+        """Return the indices of the examples of a step, where ``families`` are those of all examples."""
+        epoch, index = divmod(step, self.steps_per_epoch(len(families)))
+        order = epoch_order(families, seed, epoch)
+        return order[index * self.batch_size : (index + 1) * self.batch_size]
+
 
 @dataclass(frozen=True)
 class JobSettings:
@@ -71,6 +82,11 @@ def _auto_epochs(num_examples: int) -> int:
     if num_examples * TARGET_EPOCHS > MANY_EXAMPLES:
         return max(1, MANY_EXAMPLES // num_examples)
     return TARGET_EPOCHS
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the name of what is saved after a step."""
+    return f"step-{step:06d}"
 
 
 def epoch_order(families: Sequence[int], seed: int, epoch: int) -> list[int]:

@@ -68,7 +68,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 """The constants of Llama 3.1 and later, from which the factors come."""
-_FIX = "Name the model's Hugging Face directory or id instead."
+USE_OWN = "Name the model's Hugging Face directory or id instead."
 
 
 def architecture_of(name: object, where: str) -> Architecture:
@@ -109,7 +109,9 @@ def config_of(metadata: dict[str, Any], tensors: dict[str, tuple[int, ...]], whe
     by_heads = fields["hidden_size"] // fields["num_attention_heads"]
     head_size = sizes.pop() if sizes else by_heads
     if sizes or (not architecture.head_size and head_size != by_heads):
-        raise InputError("model", f"{where} has heads of several sizes, which sparring cannot convert", _FIX)
+        raise InputError(
+            "model", f"{where} has heads of several sizes, which sparring cannot convert", USE_OWN
+        )
     if architecture.head_size:
         fields["head_dim"] = head_size
     if architecture.model_type in ("llama", "qwen3"):
@@ -130,7 +132,7 @@ def config_of(metadata: dict[str, Any], tensors: dict[str, tuple[int, ...]], whe
     if given:
         key, value = next(iter(given.items()))
         problem = f"{where} sets {prefix}{key:.100} to {ascii(value)[:60]}, which sparring cannot convert"
-        raise InputError("model", problem, _FIX)
+        raise InputError("model", problem, USE_OWN)
     return fields
 
 
@@ -143,7 +145,7 @@ def _rotation(given: dict[str, Any], where: str) -> dict[str, Any]:
         return rotation | {"rope_type": "linear", "factor": factor}
     if kind != "none":
         problem = f"{where} sets {SCALING} to {ascii(kind)[:60]}, which sparring cannot convert"
-        raise InputError("model", problem, _FIX)
+        raise InputError("model", problem, USE_OWN)
     return rotation
 
 
@@ -159,7 +161,7 @@ def with_factors(fields: dict[str, Any], factors_N: np.ndarray, where: str) -> d
     }
     expected_N = llama3_factors(rotation, fields["head_dim"])
     if factors_N.shape != expected_N.shape or not np.allclose(factors_N, expected_N, rtol=1e-3):
-        raise InputError("model", f"{where} has {ROPE_FACTORS} that are not Llama 3's", _FIX)
+        raise InputError("model", f"{where} has {ROPE_FACTORS} that are not Llama 3's", USE_OWN)
     return fields | {"rope_parameters": rotation}
 
 

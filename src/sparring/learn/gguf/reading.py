@@ -10,6 +10,7 @@ from gguf.constants import GGMLQuantizationType
 from sparring.core import InputError
 from sparring.learn.gguf.architectures import (
     ROPE_FACTORS,
+    USE_OWN,
     Architecture,
     TensorNames,
     architecture_of,
@@ -95,7 +96,7 @@ def _write_weights(
     left = sorted({*content.tensors} - {*sources.values(), ROPE_FACTORS})
     if left:
         problem = f"{where} has the tensor {left[0]:.100}, which sparring cannot convert"
-        raise InputError("model", problem, "Name the model's Hugging Face directory or id instead.")
+        raise InputError("model", problem, USE_OWN)
     shards = _shards({name: content.tensors[str(source)] for name, source in sources.items()})
     files: dict[str, str] = {}
     for number, shard in enumerate(shards, 1):

@@ -21,6 +21,7 @@ from tokenizers import (
 )
 
 from sparring.core import InputError
+from sparring.learn.gguf.architectures import USE_OWN
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """GGUF's types of tokens."""
@@ -55,7 +56,6 @@ SPLITS: dict[str, pre_tokenizers.PreTokenizer] = {
 }
 """How byte-level vocabularies split text, by llama.cpp's names."""
 OTHER_NAMES = {"llama3": LLAMA3, "llama-v3": LLAMA3, "deepseek-r1-qwen": "qwen2"}
-_USE_OWN = "Name the model's Hugging Face directory or id instead."
 
 
 def check_vocabulary(metadata: dict[str, Any], where: str) -> None:
@@ -64,7 +64,7 @@ def check_vocabulary(metadata: dict[str, Any], where: str) -> None:
     tokens = metadata.get(TOKENS)
     if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
         problem = f"{where} has the tokenizer {ascii(kind)[:60]}, which sparring cannot convert"
-        raise InputError("model", problem, _USE_OWN)
+        raise InputError("model", problem, USE_OWN)
     types = metadata.get(TYPES, np.full(len(tokens), NORMAL))
     joins = any(len(token) > 1 and one == NORMAL for token, one in zip(tokens, types, strict=False))
     needed = SCORES if kind == "llama" else MERGES
@@ -72,7 +72,7 @@ def check_vocabulary(metadata: dict[str, Any], where: str) -> None:
         raise InputError("model", f"{where} has only a part of its tokenizer", "Download it again.")
     if kind == "gpt2" and _split_of(split) is None:
         problem = f"{where} splits text like {ascii(split)[:60]}, which sparring cannot convert"
-        raise InputError("model", problem, _USE_OWN)
+        raise InputError("model", problem, USE_OWN)
     for key in (*NAMED.values(), END_OF_TURN):
         if not (type(metadata.get(key, 0)) is int and 0 <= metadata.get(key, 0) < len(tokens)):
             raise InputError("model", f"{where} has an impossible {key}", "Download it again.")

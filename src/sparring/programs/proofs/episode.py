@@ -92,11 +92,7 @@ class ProofEpisode(Episode):
 
     async def rollout(self, arena: Arena, artifact: Any, state: EpisodeState | None = None) -> EpisodeState:
         state = state or EpisodeState()
-        episode = current_episode.get()
-        seed = episode.seed if episode is not None else None
-        if seed is None:
-            seed = derive_seed(arena.seed, "proof", artifact["id"])
-        proof = self.begin(artifact, seed)
+        proof = self.begin(artifact, seed_of(arena, artifact))
         while not self.is_over(proof):
             proof, steps = await self.play_round(arena, proof)
             for step in steps:
@@ -153,3 +149,11 @@ class ProofEpisode(Episode):
 def stance_of(question: str, claim: str) -> Stance:
     """Return the verdict that provers argue for where stances are drawn: it depends on the text alone."""
     return "accept" if derive_seed(0, "stance", question, claim) % 2 else "reject"
+
+
+def seed_of(arena: Arena, claim: Any) -> int:
+    """Return the seed of an episode about a claim: its own if it has one, else one of the arena's."""
+    episode = current_episode.get()
+    if episode is not None and episode.seed is not None:
+        return episode.seed
+    return derive_seed(arena.seed, "proof", claim["id"])

@@ -6,60 +6,24 @@ A new diagnosis is a function of the evidence in the file of its subject, and a 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from sparring.view.findings import measures, opponents, rewards, steps, tuning
 from sparring.view.findings.evidence import RunEvidence
-from sparring.view.findings.finding import Finding
-from sparring.view.findings.measures import (
-    became_worse,
-    damaged_files,
-    failures,
-    games_that_raised,
-    leaked_questions,
-    noisy_evaluation,
-    stopped,
-    store_lacks,
-    unplayable,
-    went_back,
-)
-from sparring.view.findings.opponents import circles, uneven_opponents
+from sparring.view.findings.finding import Finding, fields_of
 from sparring.view.findings.played import PlayedGames
-from sparring.view.findings.rewards import (
-    alike,
-    cheap_invalid_moves,
-    groups_too_small,
-    invalid_moves,
-    one_takes_all,
-    only_format,
-    warned,
-)
-from sparring.view.findings.settings import fields_of
-from sparring.view.findings.steps import (
-    entropy_collapse,
-    entropy_explosion,
-    mismatch,
-    stale_answers,
-    steps_too_large,
-)
-from sparring.view.findings.tuning import (
-    broken_jobs,
-    invalid_answers,
-    judges_worse,
-    nothing_to_imitate,
-    rewards_alike,
-    undecided,
-)
 from sparring.view.run_view import RunView
 
 DIAGNOSES: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
-    *(stopped, games_that_raised, entropy_collapse, entropy_explosion, only_format, warned, alike),
-    *(cheap_invalid_moves, invalid_moves),
-    *(became_worse, leaked_questions, unplayable, went_back, mismatch, stale_answers, steps_too_large),
-    *(uneven_opponents, one_takes_all, groups_too_small, circles, failures, store_lacks),
-    *(noisy_evaluation, damaged_files),
+    *(measures.stopped, measures.games_that_raised, steps.entropy_collapse, steps.entropy_explosion),
+    *(rewards.only_format, rewards.warned, rewards.alike, rewards.cheap_invalid_moves),
+    *(rewards.invalid_moves, measures.became_worse, measures.leaked_questions, measures.unplayable),
+    *(measures.went_back, steps.mismatch, steps.stale_answers, steps.steps_too_large),
+    *(opponents.uneven_opponents, rewards.one_takes_all, rewards.groups_too_small, opponents.circles),
+    *(measures.failures, measures.store_lacks, measures.noisy_evaluation, measures.damaged_files),
 )
 """Those that matter more come first."""
 OF_TUNING: tuple[Callable[[RunEvidence], Iterator[Finding]], ...] = (
-    *(nothing_to_imitate, broken_jobs, undecided, judges_worse),
-    *(invalid_answers, rewards_alike, damaged_files),
+    *(tuning.nothing_to_imitate, tuning.broken_jobs, tuning.undecided, tuning.judges_worse),
+    *(tuning.invalid_answers, tuning.rewards_alike, measures.damaged_files),
 )
 """The diagnoses of a run through fine-tuning jobs."""
 NOTHING = PlayedGames()

@@ -1,9 +1,11 @@
 """Finding: one thing that stands out in a run, with its figure, where it was seen and what to change."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparring.core.text import counted
+from sparring.view.run_view import RunView
 
 Severity = Literal["critical", "warning"]
 """``critical``: nothing is learned, or the figures are wrong. ``warning``: less is learned than could be, or
@@ -20,8 +22,8 @@ class Finding:
         severity: how bad it is.
         text: what was found, with its figure.
         advice: what to check or change.
-        settings: the fields of the configuration to change. A diagnosis may write what ``settings.py`` has a
-            word for, of which ``findings_of`` makes the fields.
+        settings: the fields of the configuration to change. A diagnosis may write what there is a
+            word for below, of which ``findings_of`` makes the fields.
         page: the page of ``docs/`` that explains it, with its section.
         figure: the figure in ``text``, if it is one number.
         updates: the first and the last update that it was looked for in.
@@ -75,3 +77,43 @@ class Finding:
             "advice": self.advice,
             "page": self.page,
         }
+
+
+TASKS, COMPARED, MEASURED, SCORED = "what is asked", "a group's size", "a measure's size", "what is rewarded"
+"""What a finding may want to change whose field depends on what is played."""
+_OF_GAMES = {
+    TASKS: ("envs",),
+    COMPARED: ("collection.games_per_step",),
+    MEASURED: ("evaluation.games", "evaluation.games_during"),
+    SCORED: ("rewards.final", "rewards.step"),
+}
+_OF_PROGRAMS = {
+    "corpus": ("documents", "proposals_per_document", "evaluation_proposals", "solver_rollouts"),
+    "debate": ("topics", "debates_per_topic", "evaluation_debates", "judge_model"),
+    "proofs": ("claims", "proofs_per_claim", "evaluation_claims", "verifier_reward"),
+    "proposer_solver": ("questions", "proposals_per_prompt", "evaluation_proposals", "target_pass_rate"),
+    "prover_verifier": ("questions", "solutions_per_question", "evaluation_questions", "reward"),
+    "python": ("options", "options", "options", "path"),
+    "questions": ("questions", "answers_per_question", "evaluation_questions", "score"),
+    "self_judged": ("task", "batch_size", "evaluation_proposals", "quality_weight"),
+    "workflow": ("questions", "episodes_per_question", "evaluation_questions", "score"),
+    "verifiers": ("taskset", "episodes_per_task", "evaluation_tasks", "options"),
+}
+"""The fields of each kind of program, in the order of ``_OF_GAMES``."""
+_ONLY_OF_GAMES = ("envs", "evaluation.games", "evaluation.games_during")
+
+
+def fields_of(run: RunView, settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fields of a run's configuration that ``settings`` mean, each once."""
+    if not run.is_program:
+        found = [field for one in settings for field in _OF_GAMES.get(one, (one,))]
+        return tuple(dict.fromkeys(one for one in found if one != "roles"))
+    names = _OF_PROGRAMS.get(run.setting("program", "type", str) or "python", _OF_PROGRAMS["python"])
+    own = {what: f"program.{name}" for what, name in zip(_OF_GAMES, names, strict=True)}
+    return tuple(dict.fromkeys(own.get(one, one) for one in settings if one not in _ONLY_OF_GAMES))
+
+
+def has_examples(games: Iterable[str]) -> bool:
+    """Whether templates can show examples of moves: not in games like ``pettingzoo:chess_v6``, which say by
+    themselves all that a model reads."""
+    return not any(":" in name for name in games)

@@ -15,8 +15,7 @@ from sparring.evaluation.figures import (
 )
 from sparring.view.evaluations import Figures, decisive, of_measure, of_program, of_tasks
 from sparring.view.findings.evidence import RunEvidence, Window
-from sparring.view.findings.finding import Finding
-from sparring.view.findings.settings import MEASURED, TASKS
+from sparring.view.findings.finding import MEASURED, TASKS, Finding
 from sparring.view.findings.warnings import RAISED, game_raises
 from sparring.view.run_view import REWARD as REWARD_OF
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sparring.collection.start_log import failure_of, lack_of_store
+from sparring.collection.start_log import last_session
 from sparring.core.text import counted
 from sparring.view.files import decoded, number_of, read_json
 
@@ -127,6 +127,7 @@ def read_played(run_dir: Path) -> PlayedGames:
     older = logs[: -RECENT : max(1, len(logs) // MOST_LOGS)] if any(asked.values()) else []
     learned = [*recent, *(one for path in older for one in _rollouts(path, damaged))]
     questions = (question_of(one.artifact) for one in learned if any(step.policy for step in one.steps))
+    session = last_session(run_dir)
     return PlayedGames(
         outcomes=[
             GameOutcome(
@@ -141,8 +142,8 @@ def read_played(run_dir: Path) -> PlayedGames:
         earned=earned,
         trained_on=frozenset(filter(None, questions)),
         asked=asked,
-        failure=failure_of(run_dir) or "",
-        store=lack_of_store(run_dir) or "",
+        failure=session.failure or "",
+        store=session.store or "",
         damaged=damaged,
     )
 

@@ -7,10 +7,9 @@ from statistics import fmean, pvariance
 
 from sparring.core.confidence_intervals import wilson_interval
 from sparring.view.findings.evidence import RunEvidence, Window
-from sparring.view.findings.finding import Finding
+from sparring.view.findings.finding import COMPARED, SCORED, TASKS, Finding, has_examples
 from sparring.view.findings.measures import has_improved, is_measured
 from sparring.view.findings.played import RECENT, GameOutcome
-from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_examples
 from sparring.view.findings.warnings import EQUAL_GROUPS, MOST, NO_ADVANTAGE, warnings_of
 from sparring.view.run_view import REWARD
 

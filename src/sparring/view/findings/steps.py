@@ -92,18 +92,14 @@ def entropy_collapse(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each seat or role whose answers hardly vary any more, in a run that has not become
     better by any measure: a policy that has learned its task may be sure of itself. Without a measure it is a
     warning, because nobody knows."""
-    if has_improved(seen):
-        return
     measured = is_measured(seen)
     means = "no measure is better than at first" if measured else "no evaluation says whether it learned"
-    prefix = "answers/entropy_estimate/"
-    before = Window(seen.beginning.lines[:FIRST]).medians(prefix)
-    for role, nats in seen.recent.medians(prefix).items():
-        if role in before and nats < min(LEAST_ENTROPY, COLLAPSED * before[role]):
+    for role, before, nats in _entropies(seen):
+        if nats < min(LEAST_ENTROPY, COLLAPSED * before):
             yield Finding(
                 f"entropy/{role}",
                 "critical" if measured else "warning",
-                f"the entropy of {role} has collapsed from {before[role]:.2g} to {nats:.2g} nats a token, "
+                f"the entropy of {role} has collapsed from {before:.2g} to {nats:.2g} nats a token, "
                 f"and {means}",
                 ("" if measured else "measure it; ")
                 + "lower the learning rate, or hold the policy back by a regulariser or a reference",
@@ -117,16 +113,12 @@ def entropy_collapse(seen: RunEvidence) -> Iterator[Finding]:
 def entropy_explosion(seen: RunEvidence) -> Iterator[Finding]:
     """Yield a finding for each seat or role whose answers have become far more random, in a run that has not
     become better by any measure: what the model knew is lost."""
-    if has_improved(seen):
-        return
-    prefix = "answers/entropy_estimate/"
-    before = Window(seen.beginning.lines[:FIRST]).medians(prefix)
-    for role, nats in seen.recent.medians(prefix).items():
-        if role in before and nats > before[role] + EXPLODED:
+    for role, before, nats in _entropies(seen):
+        if nats > before + EXPLODED:
             yield Finding(
                 f"large steps/{role}",
                 "critical",
-                f"the entropy of {role} has risen from {before[role]:.2g} to {nats:.2g} nats a token: its "
+                f"the entropy of {role} has risen from {before:.2g} to {nats:.2g} nats a token: its "
                 "steps are too large, and what it knew is lost",
                 "lower the learning rate, or hold the policy back by a reference",
                 ("learning.learning_rate", "learning.algorithm"),
@@ -134,6 +126,15 @@ def entropy_explosion(seen: RunEvidence) -> Iterator[Finding]:
                 nats,
                 seen.recent.updates,
             )
+
+
+def _entropies(seen: RunEvidence) -> Iterator[tuple[str, float, float]]:
+    """Yield each seat or role with its entropy at first and now, in a run that has not become better."""
+    prefix = "answers/entropy_estimate/"
+    first = Window(seen.beginning.lines[:FIRST]).medians(prefix)
+    for role, nats in () if has_improved(seen) else seen.recent.medians(prefix).items():
+        if role in first:
+            yield role, first[role], nats
 
 
 def _of(kind: str, policy: str) -> str:

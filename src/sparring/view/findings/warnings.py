@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sparring.view.findings.finding import Finding
-from sparring.view.findings.settings import COMPARED, SCORED, TASKS, has_examples
+from sparring.view.findings.finding import COMPARED, SCORED, TASKS, Finding, has_examples
 
 MOST = 0.5
 """The share of cut answers or of equal groups from which a warning is due."""
