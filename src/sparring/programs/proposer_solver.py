@@ -14,7 +14,6 @@ import random
 from sparring.config.programs import ProposerSolverSettings
 from sparring.config.questions import SplitQuestions
 from sparring.core import (
-    Arena,
     Artifact,
     ArtifactStore,
     CreditAssigner,
@@ -32,6 +31,7 @@ from sparring.programs.code.reasoning import KINDS
 from sparring.programs.data_gate import DataGate, Proposed
 from sparring.programs.expressions import Expressions
 from sparring.programs.labels import Labels
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proposer_episodes import (
     DEFAULTS,
     ProposerEpisode,
@@ -65,7 +65,7 @@ def _computed(settings: ProposerSolverSettings) -> Domain:
     return Expressions(settings.depth) if settings.domain == "expressions" else Arithmetic()
 
 
-class ProposerSolverArena(Arena):
+class ProposerSolverArena(ProgramArena[ProposerSolverSettings]):
     """Proposals, their solvers, and repeated questions from the store ``questions``.
 
     A proposer sees some of the initial ``questions``, not the store's best: a small model would copy them.
@@ -104,8 +104,8 @@ class ProposerSolverArena(Arena):
         credit_assigner: CreditAssigner | None = None,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
-        self.settings = settings
+        credit_assigner = credit_assigner or GRPOCredit(normalize=True)
+        super().__init__(client, settings, seed=seed, credit_assigner=credit_assigner, logger=logger)
         if settings.questions is not None and questions is None and settings.domain in (None, "words"):
             questions, held_out = _split_questions(settings.questions)
         self.domains: dict[str, Domain] = {kind: KINDS[kind]() for kind in settings.code}
@@ -283,8 +283,7 @@ class ProposerSolverArena(Arena):
             for index, question in enumerate(self.held_out)
         ]
         propose = self._evaluation_proposals()
-        results = await self.generate_rollouts(solve + propose)
-        rollouts = [result.rollout for result in results if result.rollout.error is None]
+        rollouts = await self.finished(solve + propose)
         solved = [one.extras["right"] for one in rollouts if not _is_proposal(one)]
         proposed = [one.extras for one in rollouts if _is_proposal(one)]
         farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)
