@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sparring.cli.options import console_of_tables
+from sparring.cli.options import console_of_tables, print_table
+from sparring.core.errors import renaming
 from sparring.core.text import printable
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def envs(
     from sparring.config.play import DEFAULT_TEMPLATE
     from sparring.envs.catalog import describe, list_environments
     from sparring.envs.game_episode import first_prompt
-    from sparring.run.checks import renaming
 
     if env_id is None:
         _print_list(list_environments())
@@ -45,16 +45,15 @@ def envs(
 
 def _print_list(infos: "list[EnvInfo]") -> None:
     from sparring.view.tables import Row, Table
-    from sparring.view.watch.text import table_text
 
     playable: list[Row] = [
         (one.env_id, one.library, players_text(one.players)) for one in infos if one.playable
     ]
     others: list[Row] = [(one.env_id, one.reason) for one in infos if not one.playable]
     console = console_of_tables()
-    console.print(table_text(Table(("environment", "library", "players"), [("", "", playable)])))
+    print_table(console, Table(("environment", "library", "players"), [("", "", playable)]))
     console.print()
-    console.print(table_text(Table(("cannot be played here", "because"), [("", "", others)])))
+    print_table(console, Table(("cannot be played here", "because"), [("", "", others)]))
     console.print(f"\n{len(playable)} of {len(infos)} can be played here. For details: sparring envs ID")
 
 

@@ -23,12 +23,13 @@ from sparring.cli.options import (
     check_writable,
     console_of_tables,
     json_text,
+    print_table,
     write_text,
 )
 from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
 from sparring.core.env_id import class_name
-from sparring.core.errors import check_installed
+from sparring.core.errors import check_installed, renaming
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40, =base or an adapter; may be repeated."
 _OPPONENT_HELP = (
@@ -145,15 +146,13 @@ def _asked(
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.evaluate_tasks import evaluate_tasks
     from sparring.commands.tables import results_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     console = Console()
     progress = ConsoleProgress(console)
     options: dict[str, Any] = {"seed": seed, "temperature": temperature, "template_options": template_options}
     with renaming(TEMPLATE_OPTIONS):
         results = evaluate_tasks(model, tasks, questions, **options, progress=progress)
-    console.print(table_text(results_table(results)))
+    print_table(console, results_table(results))
     return {"kind": "tasks", "model": model, "tasks": [result.to_dict() for result in results]}
 
 
@@ -161,12 +160,11 @@ def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.programs import evaluate_program
     from sparring.commands.tables import results_table
-    from sparring.view.watch.text import table_text
 
     players = dict(map(_role_and_player, roles))
     console = Console()
     measures = evaluate_program(run, players, seed, ConsoleProgress(console))
-    console.print(table_text(results_table([*measures.values()])))
+    print_table(console, results_table([*measures.values()]))
     found = {name: measure.to_dict() for name, measure in measures.items()}
     return {"kind": "measures", "run": run, "roles": players, "measures": found}
 
@@ -190,8 +188,6 @@ def _played(
     from sparring.commands.evaluate import GAMES
     from sparring.commands.evaluate import evaluate as play
     from sparring.commands.tables import results_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     console = Console()
     renamed = {"opponent": "--opponent", "nash_conv": "--nash-conv", "max_states": "--max-states"}
@@ -200,7 +196,7 @@ def _played(
     results = [
         replace(one, env_id=class_name(env)) for one in (played.result, played.exact) if one is not None
     ]
-    console.print(table_text(results_table(results, played.kept)))
+    print_table(console, results_table(results, played.kept))
     return played.to_dict()
 
 
@@ -209,8 +205,6 @@ def _rated(
 ) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.reference import rate_by_pool, rating_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     for name, value in of_matches.items():
         if value:
@@ -219,7 +213,7 @@ def _rated(
     console = Console()
     with renaming(GAME_OPTIONS | {"members": "MODEL_OR_RUN"}):
         found = rate_by_pool(model, env, games, **options, progress=ConsoleProgress(console))
-    console.print(table_text(rating_table(found)))
+    print_table(console, rating_table(found))
     return found.to_dict()
 
 
@@ -247,7 +241,6 @@ def play(
     from sparring.commands.play import play_games
     from sparring.commands.programs import play_program
     from sparring.commands.venues import refuse_for_programs
-    from sparring.run.checks import renaming
 
     if browser:
         check_installed("--browser", "serve", *PACKAGES)
@@ -292,7 +285,6 @@ def tournament(
     from sparring.commands.tournament import tournament as hold_tournament
     from sparring.commands.tournament_page import print_tournament
     from sparring.evaluation.tournament_files import PAGE
-    from sparring.run.checks import renaming
 
     names = ("games", "budget", "players", "template", "temperature", "out")
     renamed = {"members": "MEMBER", "nash_conv": "--nash-conv", **{name: f"--{name}" for name in names}}

@@ -19,6 +19,7 @@ from sparring.cli.options import (
 )
 from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.errors import renaming
 
 GAMES = 500
 _SOURCE_HELP = "A scripted player, optimal or random, which plays new games; or a run, by name or path."
@@ -48,7 +49,6 @@ def examples(
     check_writable("FILE", file)
     from sparring.commands.console import ConsoleProgress
     from sparring.envs.scripted import PLAYER_NAMES
-    from sparring.run.checks import renaming
 
     progress = ConsoleProgress(Console())
     of_scripts = {"--opponent": opponent, "--games": games, "--template": template}
@@ -107,7 +107,6 @@ def sft(
     from sparring.commands.model_source import base_model, loaded_as, with_template_options
     from sparring.commands.sft import fine_tune
     from sparring.learn.fine_tuning.settings import JobSettings
-    from sparring.run.checks import renaming
 
     settings = JobSettings("supervised", seed or 0, epochs, batch_size, rate)
     with renaming({"model": "--model", "MODEL_OR_RUN": "--model", **TEMPLATE_OPTIONS}):

@@ -3,12 +3,15 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sparring.core import InputError, SparringError
+
+if TYPE_CHECKING:
+    from sparring.view.tables import Table
 
 WIDTH_OF_FILES = 160
 """Columns of tables where standard output is not a terminal."""
@@ -133,6 +136,13 @@ def console_of_tables() -> Console:
     if not console.is_terminal:
         console.width = WIDTH_OF_FILES
     return console
+
+
+def print_table(console: Console, table: "Table") -> None:
+    """Print a table; what draws it is imported only now."""
+    from sparring.view.watch.text import table_text
+
+    console.print(table_text(table))
 
 
 def check_writable(option: str, file: Path) -> None:

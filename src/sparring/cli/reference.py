@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from sparring.cli.options import print_table
 from sparring.core import InputError
+from sparring.core.errors import renaming
 
 
 def reference(
@@ -20,8 +22,6 @@ def reference(
     """
     from sparring.commands.reference_adapters import pool_table, train_reference
     from sparring.evaluation.reference import reference_pool
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     console = Console()
     with renaming({"env.id": "--env"}):
@@ -30,4 +30,4 @@ def reference(
         raise InputError("--train", f"the pool of {env} has scripts only", "Leave it out")
     if train:
         train_reference(env, console)
-    console.print(table_text(pool_table(pool)))
+    print_table(console, pool_table(pool))
