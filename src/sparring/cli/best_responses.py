@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sparring.cli.exits import Exit
 from sparring.cli.options import (
     GAME_OPTIONS,
     PLAYER_HELP,
     Address,
     ConfigWords,
     Env,
+    Exit,
     Players,
     Recipe,
     RuntimeName,

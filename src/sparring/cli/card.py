@@ -20,8 +20,7 @@ from sparring.cli.best_responses import (
     going_on,
     program_and_game,
 )
-from sparring.cli.exits import Exit
-from sparring.cli.options import Env, Players, Seed, Template, json_text, print_table
+from sparring.cli.options import Env, Exit, Players, Seed, Template, json_text, print_table
 from sparring.core import InputError
 from sparring.core.errors import renaming
 

@@ -1,4 +1,4 @@
-"""``sparring envs``: the environments that can be played here, and why the others cannot."""
+"""``sparring envs``, ``reference`` and ``config``: what can be played, compared with and configured."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sparring.cli.options import console_of_tables, print_table
+from sparring.cli.options import console_of_tables, json_text, print_table
+from sparring.core import InputError
 from sparring.core.errors import renaming
 from sparring.core.text import printable
 
@@ -74,3 +75,45 @@ def players_text(players: list[int]) -> str:
     if len(players) > 1 and players == list(range(players[0], players[-1] + 1)):
         return f"{players[0]}-{players[-1]}"
     return ", ".join(map(str, players))
+
+
+SCHEMA = "schema"
+
+
+def config(
+    what: Annotated[
+        str, typer.Argument(help="schema (JSON, for editors), or a preset, whose file is printed as it is.")
+    ],
+) -> None:
+    """Print the JSON Schema of configurations, or the file of a preset."""
+    if what != SCHEMA:
+        from sparring.config.loading import preset_text
+
+        print(preset_text(what), end="")
+        return
+    from sparring.config.schema import config_schema
+
+    print(json_text(config_schema()), end="")
+
+
+def reference(
+    env: Annotated[str, typer.Option(metavar="ID", help="The game.")],
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the pool's adapters here, if it has some.")
+    ] = False,
+) -> None:
+    """Show the reference pool of a game: its members and their ratings, which `@reference` plays with.
+
+    Where no solver covers the game, some members are adapters, which this machine trains once.
+    """
+    from sparring.commands.reference_adapters import pool_table, train_reference
+    from sparring.evaluation.reference import reference_pool
+
+    console = Console()
+    with renaming({"env.id": "--env"}):
+        pool = reference_pool(env)
+    if train and not pool.adapters:
+        raise InputError("--train", f"the pool of {env} has scripts only", "Leave it out")
+    if train:
+        train_reference(env, console)
+    print_table(console, pool_table(pool))

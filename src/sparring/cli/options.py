@@ -1,7 +1,9 @@
-"""What commands share: options, fields of the configuration on the command line, and what they write."""
+"""What commands share: how they end, options, fields of the configuration on the command line, and what they
+write."""
 
 import json
 import os
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,21 @@ from sparring.core import InputError, SparringError
 
 if TYPE_CHECKING:
     from sparring.view.tables import Table
+
+
+class Exit(IntEnum):
+    """How every command ends."""
+
+    DONE = 0
+    FAILED = 1
+    """It could not finish; its line says why, and whether anything is kept."""
+    BAD_INPUT = 2
+    FOUND = 3
+    """Only of ``doctor``: something stands out in the run."""
+    INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
+    """Whoever read the output, such as ``head``, has closed it."""
+
 
 WIDTH_OF_FILES = 160
 """Columns of tables where standard output is not a terminal."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from sparring.cli.exits import Exit
 from sparring.cli.options import (
     GAME_OPTIONS,
     Env,
+    Exit,
     SeedOrNone,
     check_writable,
     console_of_tables,

@@ -13,8 +13,7 @@ from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
 from sparring.config.problems import first_problem
-from sparring.config.questions import QUESTIONS
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import QUESTIONS, TaskSettings
 from sparring.core import Arena, CallSettings, InputError, derive_seed
 from sparring.core.adapters import BASE
 from sparring.core.own_code import resolving

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from sparring.config.facts import FOR_GAMES, Only
 from sparring.config.fields import ANY_ENTRY, ConfigField, config_fields, fields_by_path, models_in
-from sparring.config.sampling import SamplingSettings
+from sparring.config.model import SamplingSettings
 from sparring.core import InputError
 from sparring.core.text import printable
 

@@ -12,6 +12,7 @@ from sparring.config.base import (
     FilePath,
     Name,
     PolicyName,
+    ProgramSettings,
     Rule,
     Settings,
     Texts,
@@ -20,10 +21,9 @@ from sparring.config.base import (
 )
 from sparring.config.facts import CLASS_FILE, Needs, Only
 from sparring.config.gates import GateSettings
-from sparring.config.program_base import ProgramSettings
+from sparring.config.model import SamplingSettings
 from sparring.config.proofs import WITH_PROVERS, Claims, ProtocolSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, ScoreSettings, SplitQuestions, named
-from sparring.config.sampling import SamplingSettings
 from sparring.core.adapters import TRAINED
 from sparring.core.messages import History
 from sparring.core.own_code import is_class_path, name_of

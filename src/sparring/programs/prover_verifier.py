@@ -25,8 +25,16 @@ from sparring.core.adapters import BASE
 from sparring.core.credit.assigners import TARGET
 from sparring.programs.program_arena import ProgramArena
 from sparring.programs.prover_episodes import ProveEpisode, VerifyEpisode
-from sparring.programs.prover_rewards import balanced_weights, gated_convincingness, relative_convincingness
-from sparring.programs.solutions import AUTHOR, HELPFUL, SNEAKY, VERIFIER, KeptSolution
+from sparring.programs.solutions import (
+    AUTHOR,
+    HELPFUL,
+    SNEAKY,
+    VERIFIER,
+    KeptSolution,
+    balanced_weights,
+    gated_convincingness,
+    relative_convincingness,
+)
 from sparring.programs.task_sources import load_split
 from sparring.programs.tasks import in_turns
 

@@ -10,7 +10,7 @@ from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import Arena, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.chat_tokens import LINE_END

@@ -8,9 +8,9 @@ from typing import Any
 
 from sparring.config import Config
 from sparring.config.adversarial_programs import CorpusSettings, ProverVerifierSettings, SelfJudgedSettings
+from sparring.config.base import Sharing
 from sparring.config.league import Seats
 from sparring.config.play import Games
-from sparring.config.program_base import Sharing
 from sparring.config.programs import (
     DebateSettings,
     Program,
@@ -49,10 +49,10 @@ from sparring.evaluation.results import MeasureResult
 from sparring.learn.own_sampling import drawing
 from sparring.programs.corpus import CorpusArena
 from sparring.programs.debate import DebateArena
+from sparring.programs.program_arena import QuestionArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.programs.prover_verifier import ProverVerifierArena
-from sparring.programs.question_arena import QuestionArena
 from sparring.programs.self_judged import SelfJudgedArena
 from sparring.programs.workflows import WorkflowArena
 from sparring.run.rewards import build_credit
