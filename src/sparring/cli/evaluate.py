@@ -29,7 +29,7 @@ from sparring.cli.options import (
 from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
 from sparring.core.env_id import class_name
-from sparring.core.errors import check_installed, renaming
+from sparring.core.errors import check_installed, refuse, renaming
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40, =base or an adapter; may be repeated."
 _OPPONENT_HELP = (
@@ -95,14 +95,15 @@ def evaluate(
     """
     from sparring.commands.member_sampling import split_sampling
     from sparring.commands.model_source import first_environment
-    from sparring.commands.venues import refuse_for_programs, refuse_for_tasks
+    from sparring.commands.venues import refuse_for_programs
 
     if out is not None:
         check_writable("--out", out)
     of_games = {"--opponent": opponent, "--games": games, "--template": template, "--players": players}
     of_games |= {"--nash-conv": nash_conv, "--max-states": max_states}
     if task:
-        refuse_for_tasks({"--env": env, "--role": role, **of_games})
+        others = {"--env": env, "--role": role or None, **of_games}
+        refuse(others, "is not for tasks", "Leave it out, or leave out --task")
     elif questions is not None:
         raise InputError("--questions", "is for tasks, and none is named", "Name one with --task")
     else:
@@ -114,7 +115,7 @@ def evaluate(
             of_games |= {
                 "--template-options": template_options,
                 "--temperature": temperature is not None,
-                "sampling": split_sampling(model)[1],
+                "sampling": split_sampling(model)[1] or None,
             }
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
@@ -206,10 +207,8 @@ def _rated(
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.reference import rate_by_pool, rating_table
 
-    for name, value in of_matches.items():
-        if value:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(option, "is not for @reference", "Leave it out, or name one opponent")
+    options_of_matches = {f"--{name.replace('_', '-')}": value for name, value in of_matches.items()}
+    refuse(options_of_matches, "is not for @reference", "Leave it out, or name one opponent")
     console = Console()
     with renaming(GAME_OPTIONS | {"members": "MODEL_OR_RUN"}):
         found = rate_by_pool(model, env, games, **options, progress=ConsoleProgress(console))

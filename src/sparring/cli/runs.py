@@ -23,7 +23,7 @@ from sparring.cli.options import (
     write_text,
 )
 from sparring.core import InputError
-from sparring.core.errors import check_installed, imported, renaming
+from sparring.core.errors import check_installed, imported, refuse, renaming
 from sparring.core.text import counted, shell_command
 
 if TYPE_CHECKING:
@@ -107,9 +107,8 @@ def compare(
     if deals is not None:
         _compare_deals(runs, out, env, deals, seed or 0)
         return
-    for name, value in (("--env", env), ("--seed", seed)):
-        if value is not None:
-            raise InputError(name, "is for games that are played", "Leave it out, or add --deals 4")
+    of_deals = {"--env": env, "--seed": seed}
+    refuse(of_deals, "is for games that are played", "Leave it out, or add --deals 4")
     from sparring.commands.compare import read_entries
     from sparring.commands.compare_page import comparison_html, comparison_text
 

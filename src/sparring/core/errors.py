@@ -53,6 +53,13 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise InputError(names.get(error.field, field), error.problem, error.fix) from error
 
 
+def refuse(options: Mapping[str, object], problem: str, fix: str) -> None:
+    """Raise an InputError for the first option, by its name, that is given: neither ``None`` nor False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise InputError(name, problem, fix)
+
+
 def check_installed(field: str, extra: str, *packages: str) -> None:
     """Raise an InputError if one of the packages, which an extra of sparring installs, is missing."""
     for package in packages:
