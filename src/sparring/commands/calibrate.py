@@ -16,7 +16,7 @@ from sparring.commands.best_response import Train
 from sparring.commands.exploit import Budget
 from sparring.commands.table_card import answer_in_table
 from sparring.config.loading import load_config
-from sparring.core import InputError, SparringError
+from sparring.core import SparringError
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.env_id import env_name
 from sparring.core.files import write_file
@@ -26,7 +26,7 @@ from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, Calib
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
-from sparring.evaluation.tournament_files import read_content, write_content
+from sparring.evaluation.tournament_files import keep_same, read_content, write_content
 
 GAMES = (
     "kuhn_poker",
@@ -128,7 +128,8 @@ def make_table(
         InputError: the directory has cells of another budget.
         SparringError: a training had to stop, or a file cannot be written.
     """
-    _check_budget(directory, budget)
+    fix = "Give the same options, or name another directory"
+    keep_same(directory / BUDGET, budget, "cells of another budget", fix)
     places = [(env_id, name) for name in policies for env_id in games]
     cells = list[CalibrationCell]()
     for number, (env_id, name) in enumerate(places, start=1):
@@ -153,16 +154,6 @@ def _given(name: str, budget: Budget) -> Budget:
         return budget
     updates, games = (max(2, count // SHARE_OF_GAMES) for count in (budget.updates, budget.games))
     return replace(budget, updates=updates, games=games)
-
-
-def _check_budget(directory: Path, budget: Budget) -> None:
-    before = read_content(directory / BUDGET, Budget, "Name another directory")
-    if before is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_content(directory / BUDGET, budget)
-    elif before != budget:
-        fix = "Give the same options, or name another directory"
-        raise InputError("directory", f"{directory} has cells of another budget", fix)
 
 
 def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> str:

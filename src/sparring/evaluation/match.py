@@ -190,6 +190,21 @@ async def play_match(
     return result
 
 
+async def play_all(
+    play: Play, games: Sequence[tuple[str, PlaySpec]], on_game: Callable[[int], None]
+) -> list[SeatedGame | str]:
+    """Play games, and return what ``play`` returned for each, in order. ``on_game`` is called with their
+    number as they end."""
+    played: dict[int, SeatedGame | str] = {}
+
+    def keep(place: int, game: SeatedGame | str) -> None:
+        played[place] = game
+        on_game(len(played))
+
+    await play_games(play, games, keep)
+    return [played[place] for place in range(len(games))]
+
+
 async def play_games(
     play: Play,
     games: Sequence[tuple[str, PlaySpec]],

@@ -1,11 +1,11 @@
 """A proposer writes questions and solvers answer them; the best question is one that solvers half solve.
 
 Each proposal spawns solver episodes. The share of right answers is the question's pass rate, by which the
-proposer earns; the settings say which answers are right (``labels.py``) and what that is worth
-(``proposer_rewards.py``). A data gate lets questions into training (``data_gate.py``): solvers learn from
-them, and they go to the store ``questions`` and are asked again. By default, a question earns its full reward
-only once: a repetition of a stored question earns the lowest reward of a valid one, and copies within one
-step share the rewards of one new question and repetitions.
+proposer earns; the settings say which answers are right and what that is worth (``labels.py``). A data gate
+lets questions into training (``data_gate.py``): solvers learn from them, and they go to the store
+``questions`` and are asked again. By default, a question earns its full reward only once: a repetition of a
+stored question earns the lowest reward of a valid one, and copies within one step share the rewards of one
+new question and repetitions.
 """
 
 import math
@@ -30,7 +30,7 @@ from sparring.core import (
 from sparring.programs.code.reasoning import KINDS
 from sparring.programs.data_gate import DataGate, Proposed
 from sparring.programs.expressions import Expressions
-from sparring.programs.labels import Labels
+from sparring.programs.labels import Labels, lowest_reward
 from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proposer_episodes import (
     DEFAULTS,
@@ -39,7 +39,6 @@ from sparring.programs.proposer_episodes import (
     make_proposer_rubric,
     named,
 )
-from sparring.programs.proposer_rewards import lowest_reward
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 from sparring.programs.similarity import cluster_shares
 from sparring.programs.task_sources import load_split

@@ -26,13 +26,14 @@ from sparring.learn.model_files import check_model_name
 from sparring.population import meta_strategies
 from sparring.programs.task_sources import check_task
 from sparring.run.best import check_keep_best
-from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
+    evaluation_calls,
     evaluation_opponents,
     lasting_opponents,
     measures_nash_conv,
+    opponent_calls,
     tells_moves,
     why_base,
 )
