@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sparring.core import InputError, SparringError
+from sparring.core import InputError
 
 if TYPE_CHECKING:
     from sparring.view.tables import Table
@@ -174,12 +174,10 @@ def check_writable(option: str, file: Path) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file completely or not at all."""
-    from sparring.core.files import write_users_file
+    from sparring.core.files import write_users_file, writing
 
-    try:
+    with writing(file):
         write_users_file(file, text.encode())
-    except OSError as error:
-        raise SparringError(f"{file} cannot be written ({error.strerror})") from error
 
 
 def json_text(values: Any) -> str:

@@ -71,9 +71,6 @@ class Instructions(Domain):
     def is_correct(self, result: str, question: Question) -> bool:
         return False
 
-    def key(self, question: Question) -> str:
-        return " ".join(question["question"].lower().split())
-
 
 class JudgedSolveEpisode(SolveEpisode):
     """One instruction and one answer. Its reward is the answer's, plus the weighted points for quality.
