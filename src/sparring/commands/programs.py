@@ -37,6 +37,7 @@ from sparring.evaluation.venues import next_requests, started
 from sparring.run.given_adapters import adapter_in
 from sparring.run.programs import (
     build_program,
+    check_roles_exist,
     drawn_by_role,
     failures_of_evaluation,
     measured,
@@ -68,10 +69,7 @@ class ProgramRun:
         program = build_program(self.config)
         if program is None:
             raise InputError("RUN", f"{name} plays games, not a program", "Name a game with --env")
-        unknown = players.keys() - program.roles.keys()
-        if unknown:
-            fix = f"It has: {', '.join(program.roles)}"
-            raise InputError("--role", f"the program has no role {min(unknown)}", fix)
+        check_roles_exist(program, players, "--role")
         self.arena: Arena = program
         adapters = {policy: adapter_in(self.checkpoint, policy, "RUN") for policy in policies_of(program)}
         frozen = frozen_of_program(self.config)

@@ -42,6 +42,13 @@ def outcome_of(rewards: Mapping[int, float], seat: int) -> Outcome:
     return "win" if rewards[seat] > best_other else "loss"
 
 
+def side_of(invalid_seat: int | None, seat: int) -> Side | None:
+    """Return whose invalid move ended a game for the model in ``seat``, if one in ``invalid_seat`` did."""
+    if invalid_seat is None:
+        return None
+    return "model" if invalid_seat == seat else "opponent"
+
+
 @dataclass(frozen=True)
 class GameRecord:
     """One finished game from the model's point of view.
