@@ -12,9 +12,10 @@ from sparring.config import load_config
 from sparring.core import InputError
 from sparring.core.adapters import ALL_LINEAR
 from sparring.core.client import CANNOT_GIVE
+from sparring.core.errors import renaming
 from sparring.envs.catalog import list_environments
 from sparring.learn.model_files import check_model_name
-from sparring.run.checks import check_config, notes_on, renaming
+from sparring.run.checks import check_config, notes_on
 from sparring.run.run_names import find_run, new_run_directory
 
 

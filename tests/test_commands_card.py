@@ -11,12 +11,13 @@ from msgspec.structs import replace
 from paid_server import paid_server
 from sparring.cli.main import Exit, main
 from sparring.commands import best_response
-from sparring.commands.calibrate import counterfactual, make_table, mixed, uniform
+from sparring.commands.calibrate import GAMES, counterfactual, make_table, mixed, training_of, uniform
 from sparring.commands.card import calibrated_as
 from sparring.commands.exploit import Budget
 from sparring.commands.measuring import Measuring
 from sparring.core import InputError
 from sparring.core.confidence_intervals import Interval
+from sparring.envs.openspiel_game import load_game
 from sparring.evaluation import calibration
 from sparring.evaluation.best_response import Exploited, SeatGain
 from sparring.evaluation.calibration import Calibration, CalibrationCell, kind_of, shipped, summary_of
@@ -24,6 +25,7 @@ from sparring.evaluation.exploitability_card import Calibrated, ExploitabilityCa
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import nash_conv_of_table, states_of
 from sparring.evaluation.results import NashConvResult
+from sparring.run.checks import check_config
 
 KUHN = "kuhn_poker"
 NONE = Interval(0.0, 0.0, 0.0)
@@ -206,6 +208,14 @@ def test_policies_of_the_table_reach_from_random_to_near_an_equilibrium():
     assert distances[0] == pytest.approx(nash_conv_of_table(KUHN))
     assert distances == sorted(distances, reverse=True)
     assert distances[-1] < 0.05
+
+
+@pytest.mark.parametrize("env_id", GAMES)
+def test_the_short_training_of_the_table_is_a_configuration_in_every_game(env_id):
+    config = training_of(env_id)
+    check_config(config)
+    assert (config.envs[0].id, config.envs[0].num_players) == (env_id, load_game(env_id).num_players())
+    assert config.learning.max_generation_len == config.inference.max_tokens
 
 
 def test_a_table_that_is_stopped_goes_on_and_measures_no_cell_again(tmp_path):

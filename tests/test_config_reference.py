@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+from configuration_page import config_reference
 from sparring.config.fields import config_fields
-from sparring.config.reference import config_reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text() == config_reference(), (
-        "run: python -m sparring.config.reference > docs/configuration.md"
+        "run: python tests/configuration_page.py > docs/configuration.md"
     )
 
 

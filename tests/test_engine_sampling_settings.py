@@ -21,7 +21,7 @@ from transformers.generation.logits_process import (
 
 from live_server import ASK, TOKEN, engine_over, running
 from replying_server import completion, http, serving
-from sparring.config.sampling import SamplingSettings
+from sparring.config.model import SamplingSettings
 from sparring.core import CallSettings, InputError, Sampling
 from sparring.engine.answering import Shaping
 from sparring.engine.openai_client import OpenAIClient

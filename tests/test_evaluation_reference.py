@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.commands.reference_table import GAMES, make_pool
+from make_reference_pools import GAMES, make_pool
 from sparring.core import InputError
 from sparring.envs.openspiel_game import game_at
 from sparring.envs.scripted import OPTIMAL_SHARES, make_player

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import Arena, CallSettings, ContextError, InputError, MockInferenceClient
 from sparring.core.confidence_intervals import paired_interval
 from sparring.evaluation.figures import ACCURACY, CHANGE, CUT, SCORE, UNREAD, figures_of

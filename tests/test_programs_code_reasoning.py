@@ -10,7 +10,7 @@ from sparring.config.programs import ProposerSolverSettings
 from sparring.core import EpisodeRequest, InputError, MockInferenceClient
 from sparring.core.credit.assigners import ReinforcePPCredit
 from sparring.programs.code.reasoning import KINDS, Abduction, Deduction, Induction
-from sparring.programs.proposer_rewards import question_reward
+from sparring.programs.labels import question_reward
 from sparring.programs.proposer_solver import ProposerSolverArena
 
 pytest.importorskip("wasmtime", reason="needs the extra code")

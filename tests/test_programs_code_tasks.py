@@ -5,9 +5,9 @@ import json
 import pytest
 
 from sparring.config.programs import QuestionsSettings
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import InputError, MockInferenceClient
-from sparring.programs.question_arena import QuestionArena
+from sparring.programs.program_arena import QuestionArena
 from sparring.programs.task_sources import load_task
 
 pytest.importorskip("wasmtime", reason="needs the extra code")

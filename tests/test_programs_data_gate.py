@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.config.gates import GateSettings
+from sparring.config.programs import GateSettings
 from sparring.programs.data_gate import DataGate, Proposed
 
 SEEDS = st.integers(0, 2**63 - 1)

@@ -13,9 +13,14 @@ from scoring_client import ScoringClient
 from sparring.config import load_config
 from sparring.config.programs import ProverVerifierSettings
 from sparring.core import EpisodeRequest, InputError
-from sparring.programs.prover_rewards import balanced_weights, gated_convincingness, relative_convincingness
 from sparring.programs.prover_verifier import ProverVerifierArena
-from sparring.programs.solutions import is_aligned, log_probability
+from sparring.programs.solutions import (
+    balanced_weights,
+    gated_convincingness,
+    is_aligned,
+    log_probability,
+    relative_convincingness,
+)
 from sparring.run.programs import build_program
 
 

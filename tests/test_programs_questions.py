@@ -10,13 +10,12 @@ from pydantic import ValidationError
 from program_runs import SMALL, logged, run
 from sparring.config import load_config
 from sparring.config.programs import ProofsSettings, ProposerSolverSettings, QuestionsSettings
-from sparring.config.questions import SplitQuestions
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import SplitQuestions, TaskSettings
 from sparring.core import EpisodeError, InputError, MockInferenceClient
 from sparring.evaluation.results import read_evaluation
+from sparring.programs.program_arena import QuestionArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
-from sparring.programs.question_arena import QuestionArena
 from sparring.programs.task_sources import load_questions, scored
 
 OWN = """

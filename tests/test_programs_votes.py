@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.core.answers import same_answer
-from sparring.programs.proposer_rewards import lowest_reward, question_reward
-from sparring.programs.votes import Vote, vote
+from sparring.programs.labels import Vote, lowest_reward, question_reward, vote
 
 ANSWERS = st.lists(st.sampled_from(["1", "2", "3", None]), max_size=12)
 

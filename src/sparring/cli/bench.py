@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from sparring.cli.options import print_table
 from sparring.core import InputError, SparringError
 from sparring.core.text import counted
 
@@ -31,13 +32,12 @@ def bench(
     from sparring.commands.ladder.results import PAGE, RESULTS, LadderResult, differing
     from sparring.commands.ladder.standings import standings_of
     from sparring.run.progress_views import print_line
-    from sparring.view.watch.text import table_text
 
     console = Console()
     earlier = None if against is None else LadderResult.read(against)
     directory = out or Path("runs") / f"ladder-{file.stem}"
     result = run_ladder(file, directory, jobs=jobs, progress=ConsoleProgress(console))
-    console.print(table_text(standings_table(result, standings_of(result))))
+    print_table(console, standings_table(result, standings_of(result)))
     print_line(console, f"results: {directory / RESULTS}")
     print_line(console, f"page: {directory / PAGE}")
     if earlier is not None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sparring.cli.exits import Exit
 from sparring.cli.options import (
     GAME_OPTIONS,
     PLAYER_HELP,
     Address,
     ConfigWords,
     Env,
+    Exit,
     Players,
     Recipe,
     RuntimeName,
@@ -24,7 +24,9 @@ from sparring.cli.options import (
     Template,
     config_of,
     console_of_tables,
+    print_table,
 )
+from sparring.core.errors import renaming
 from sparring.core.text import shell_command
 
 if TYPE_CHECKING:
@@ -107,9 +109,7 @@ def exploit(
     from sparring.commands.exploit import RESULT, Budget, directory_for
     from sparring.commands.exploit import exploit as train_best_response
     from sparring.commands.tables import exploited_table
-    from sparring.run.checks import renaming
     from sparring.run.progress_views import print_line
-    from sparring.view.watch.text import table_text
 
     console, directory = Console(), out or directory_for(agent, env or program, role)
     with renaming(OF_GAMES | {"directory": "--out"}), going_on(console):
@@ -122,7 +122,7 @@ def exploit(
         )
     if found is None:
         raise typer.Exit(Exit.INTERRUPTED)
-    console.print(table_text(exploited_table(found)))
+    print_table(console, exploited_table(found))
     print_line(console, f"result: {directory / RESULT}")
 
 
@@ -171,12 +171,11 @@ def psro(
     from sparring.core.adapters import MIXTURE_FILE
     from sparring.evaluation.psro import member_name
     from sparring.evaluation.tournament_files import PAGE
-    from sparring.run.checks import check_config, renaming
+    from sparring.run.checks import check_config
     from sparring.run.configuration import load_fitted
     from sparring.run.progress_views import print_line
     from sparring.run.run_layout import PSRO_FILE, PSRO_PAGE
     from sparring.run.run_names import check_plain_name
-    from sparring.view.watch.text import table_text
 
     source, overrides = config_of(arguments, "psro kuhn", seed=seed, runtime=runtime, address=address)
     config, left_out = load_fitted(source, overrides, recipe)
@@ -196,7 +195,7 @@ def psro(
             path,
             train=partial(train_to_the_end, console=console),
             progress=ConsoleProgress(console),
-            on_state=lambda state: tables.print(table_text(psro_table(state))),
+            on_state=lambda state: print_table(tables, psro_table(state)),
         )
     if found is None:
         raise typer.Exit(Exit.INTERRUPTED)

@@ -20,9 +20,9 @@ from sparring.cli.best_responses import (
     going_on,
     program_and_game,
 )
-from sparring.cli.exits import Exit
-from sparring.cli.options import Env, Players, Seed, Template, json_text
+from sparring.cli.options import Env, Exit, Players, Seed, Template, json_text, print_table
 from sparring.core import InputError
+from sparring.core.errors import renaming
 
 
 def card(
@@ -54,7 +54,6 @@ def card(
     from sparring.commands.best_response import train_to_the_end
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.exploit import Budget, directory_for
-    from sparring.run.checks import renaming
     from sparring.run.progress_views import print_line
 
     budget = Budget(updates, games_per_step, games, seed, calls)
@@ -77,7 +76,6 @@ def card(
     from sparring.commands.answered import AgentQuery
     from sparring.commands.card import PAGE, make_card
     from sparring.commands.card_page import card_tables
-    from sparring.view.watch.text import table_text
 
     directory = out or directory_for(agent, env or program, role, "card")
     with renaming(OF_GAMES | {"directory": "--out"}), going_on(console):
@@ -89,5 +87,5 @@ def card(
         print(json_text(found.to_dict()), end="")
         return
     for table in card_tables(found):
-        console.print(table_text(table))
+        print_table(console, table)
     print_line(console, f"page: {directory / PAGE}")

@@ -1,4 +1,4 @@
-"""``sparring envs``: the environments that can be played here, and why the others cannot."""
+"""``sparring envs``, ``reference`` and ``config``: what can be played, compared with and configured."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sparring.cli.options import console_of_tables
+from sparring.cli.options import console_of_tables, json_text, print_table
+from sparring.core import InputError
+from sparring.core.errors import renaming
 from sparring.core.text import printable
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ def envs(
     from sparring.config.play import DEFAULT_TEMPLATE
     from sparring.envs.catalog import describe, list_environments
     from sparring.envs.game_episode import first_prompt
-    from sparring.run.checks import renaming
 
     if env_id is None:
         _print_list(list_environments())
@@ -45,16 +46,15 @@ def envs(
 
 def _print_list(infos: "list[EnvInfo]") -> None:
     from sparring.view.tables import Row, Table
-    from sparring.view.watch.text import table_text
 
     playable: list[Row] = [
         (one.env_id, one.library, players_text(one.players)) for one in infos if one.playable
     ]
     others: list[Row] = [(one.env_id, one.reason) for one in infos if not one.playable]
     console = console_of_tables()
-    console.print(table_text(Table(("environment", "library", "players"), [("", "", playable)])))
+    print_table(console, Table(("environment", "library", "players"), [("", "", playable)]))
     console.print()
-    console.print(table_text(Table(("cannot be played here", "because"), [("", "", others)])))
+    print_table(console, Table(("cannot be played here", "because"), [("", "", others)]))
     console.print(f"\n{len(playable)} of {len(infos)} can be played here. For details: sparring envs ID")
 
 
@@ -75,3 +75,45 @@ def players_text(players: list[int]) -> str:
     if len(players) > 1 and players == list(range(players[0], players[-1] + 1)):
         return f"{players[0]}-{players[-1]}"
     return ", ".join(map(str, players))
+
+
+SCHEMA = "schema"
+
+
+def config(
+    what: Annotated[
+        str, typer.Argument(help="schema (JSON, for editors), or a preset, whose file is printed as it is.")
+    ],
+) -> None:
+    """Print the JSON Schema of configurations, or the file of a preset."""
+    if what != SCHEMA:
+        from sparring.config.loading import preset_text
+
+        print(preset_text(what), end="")
+        return
+    from sparring.config.schema import config_schema
+
+    print(json_text(config_schema()), end="")
+
+
+def reference(
+    env: Annotated[str, typer.Option(metavar="ID", help="The game.")],
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the pool's adapters here, if it has some.")
+    ] = False,
+) -> None:
+    """Show the reference pool of a game: its members and their ratings, which `@reference` plays with.
+
+    Where no solver covers the game, some members are adapters, which this machine trains once.
+    """
+    from sparring.commands.reference_adapters import pool_table, train_reference
+    from sparring.evaluation.reference import reference_pool
+
+    console = Console()
+    with renaming({"env.id": "--env"}):
+        pool = reference_pool(env)
+    if train and not pool.adapters:
+        raise InputError("--train", f"the pool of {env} has scripts only", "Leave it out")
+    if train:
+        train_reference(env, console)
+    print_table(console, pool_table(pool))

@@ -23,12 +23,13 @@ from sparring.cli.options import (
     check_writable,
     console_of_tables,
     json_text,
+    print_table,
     write_text,
 )
 from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
 from sparring.core.env_id import class_name
-from sparring.core.errors import check_installed
+from sparring.core.errors import check_installed, refuse, renaming
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40, =base or an adapter; may be repeated."
 _OPPONENT_HELP = (
@@ -94,14 +95,15 @@ def evaluate(
     """
     from sparring.commands.member_sampling import split_sampling
     from sparring.commands.model_source import first_environment
-    from sparring.commands.venues import refuse_for_programs, refuse_for_tasks
+    from sparring.commands.venues import refuse_for_programs
 
     if out is not None:
         check_writable("--out", out)
     of_games = {"--opponent": opponent, "--games": games, "--template": template, "--players": players}
     of_games |= {"--nash-conv": nash_conv, "--max-states": max_states}
     if task:
-        refuse_for_tasks({"--env": env, "--role": role, **of_games})
+        others = {"--env": env, "--role": role or None, **of_games}
+        refuse(others, "is not for tasks", "Leave it out, or leave out --task")
     elif questions is not None:
         raise InputError("--questions", "is for tasks, and none is named", "Name one with --task")
     else:
@@ -113,7 +115,7 @@ def evaluate(
             of_games |= {
                 "--template-options": template_options,
                 "--temperature": temperature is not None,
-                "sampling": split_sampling(model)[1],
+                "sampling": split_sampling(model)[1] or None,
             }
             refuse_for_programs(of_games)
             values = _measured(model, role or [], seed)
@@ -145,15 +147,13 @@ def _asked(
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.evaluate_tasks import evaluate_tasks
     from sparring.commands.tables import results_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     console = Console()
     progress = ConsoleProgress(console)
     options: dict[str, Any] = {"seed": seed, "temperature": temperature, "template_options": template_options}
     with renaming(TEMPLATE_OPTIONS):
         results = evaluate_tasks(model, tasks, questions, **options, progress=progress)
-    console.print(table_text(results_table(results)))
+    print_table(console, results_table(results))
     return {"kind": "tasks", "model": model, "tasks": [result.to_dict() for result in results]}
 
 
@@ -161,12 +161,11 @@ def _measured(run: str, roles: list[str], seed: int | None) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.programs import evaluate_program
     from sparring.commands.tables import results_table
-    from sparring.view.watch.text import table_text
 
     players = dict(map(_role_and_player, roles))
     console = Console()
     measures = evaluate_program(run, players, seed, ConsoleProgress(console))
-    console.print(table_text(results_table([*measures.values()])))
+    print_table(console, results_table([*measures.values()]))
     found = {name: measure.to_dict() for name, measure in measures.items()}
     return {"kind": "measures", "run": run, "roles": players, "measures": found}
 
@@ -190,8 +189,6 @@ def _played(
     from sparring.commands.evaluate import GAMES
     from sparring.commands.evaluate import evaluate as play
     from sparring.commands.tables import results_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     console = Console()
     renamed = {"opponent": "--opponent", "nash_conv": "--nash-conv", "max_states": "--max-states"}
@@ -200,7 +197,7 @@ def _played(
     results = [
         replace(one, env_id=class_name(env)) for one in (played.result, played.exact) if one is not None
     ]
-    console.print(table_text(results_table(results, played.kept)))
+    print_table(console, results_table(results, played.kept))
     return played.to_dict()
 
 
@@ -209,17 +206,13 @@ def _rated(
 ) -> dict[str, Any]:
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.reference import rate_by_pool, rating_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
-    for name, value in of_matches.items():
-        if value:
-            option = f"--{name.replace('_', '-')}"
-            raise InputError(option, "is not for @reference", "Leave it out, or name one opponent")
+    options_of_matches = {f"--{name.replace('_', '-')}": value for name, value in of_matches.items()}
+    refuse(options_of_matches, "is not for @reference", "Leave it out, or name one opponent")
     console = Console()
     with renaming(GAME_OPTIONS | {"members": "MODEL_OR_RUN"}):
         found = rate_by_pool(model, env, games, **options, progress=ConsoleProgress(console))
-    console.print(table_text(rating_table(found)))
+    print_table(console, rating_table(found))
     return found.to_dict()
 
 
@@ -247,7 +240,6 @@ def play(
     from sparring.commands.play import play_games
     from sparring.commands.programs import play_program
     from sparring.commands.venues import refuse_for_programs
-    from sparring.run.checks import renaming
 
     if browser:
         check_installed("--browser", "serve", *PACKAGES)
@@ -292,7 +284,6 @@ def tournament(
     from sparring.commands.tournament import tournament as hold_tournament
     from sparring.commands.tournament_page import print_tournament
     from sparring.evaluation.tournament_files import PAGE
-    from sparring.run.checks import renaming
 
     names = ("games", "budget", "players", "template", "temperature", "out")
     renamed = {"members": "MEMBER", "nash_conv": "--nash-conv", **{name: f"--{name}" for name in names}}

@@ -1,6 +1,5 @@
 """``sparring examples`` and ``sft``: games as conversations, and an adapter trained on such a file."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +16,8 @@ from sparring.cli.options import (
     check_writable,
     write_text,
 )
-from sparring.core import InputError
 from sparring.core.adapters import BUNDLED_MODEL
+from sparring.core.errors import refuse, renaming
 
 GAMES = 500
 _SOURCE_HELP = "A scripted player, optimal or random, which plays new games; or a run, by name or path."
@@ -48,7 +47,6 @@ def examples(
     check_writable("FILE", file)
     from sparring.commands.console import ConsoleProgress
     from sparring.envs.scripted import PLAYER_NAMES
-    from sparring.run.checks import renaming
 
     progress = ConsoleProgress(Console())
     of_scripts = {"--opponent": opponent, "--games": games, "--template": template}
@@ -57,14 +55,14 @@ def examples(
     names |= dict.fromkeys(("script", "RUN"), "SCRIPT_OR_RUN")
     with renaming(GAME_OPTIONS | names):
         if source in PLAYER_NAMES:
-            _refuse({"--member": member, "--reasoning": reasoning or None}, "a run's games")
+            refuse({"--member": member, "--reasoning": reasoning}, "is for a run's games", "Leave it out")
             from sparring.commands.examples import expert_examples, expert_game
 
             other = opponent or "random"
             game = expert_game(source, other, env, players, template)
             found = expert_examples(source, other, game, games or GAMES, seed or 0, progress)
         else:
-            _refuse(of_scripts, "games of a scripted player")
+            refuse(of_scripts, "is for games of a scripted player", "Leave it out")
             from sparring.commands.examples import run_examples
             from sparring.run.run_names import find_run
 
@@ -74,12 +72,6 @@ def examples(
     progress.say(found.summary(file))
     if found.plain:
         progress.say("note: prompts are plain text, in messages of the role text, which only our jobs read")
-
-
-def _refuse(options: Mapping[str, object], what: str) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(option, f"is for {what}", "Leave it out")
 
 
 def sft(
@@ -107,7 +99,6 @@ def sft(
     from sparring.commands.model_source import base_model, loaded_as, with_template_options
     from sparring.commands.sft import fine_tune
     from sparring.learn.fine_tuning.settings import JobSettings
-    from sparring.run.checks import renaming
 
     settings = JobSettings("supervised", seed or 0, epochs, batch_size, rate)
     with renaming({"model": "--model", "MODEL_OR_RUN": "--model", **TEMPLATE_OPTIONS}):

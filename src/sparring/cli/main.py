@@ -14,12 +14,10 @@ from sparring import __version__
 from sparring.cli.bench import bench
 from sparring.cli.best_responses import exploit, psro
 from sparring.cli.card import card
-from sparring.cli.configuration import config
-from sparring.cli.environments import envs
+from sparring.cli.environments import config, envs, reference
 from sparring.cli.evaluate import evaluate, play, tournament
 from sparring.cli.examples import examples, sft
-from sparring.cli.exits import Exit
-from sparring.cli.reference import reference
+from sparring.cli.options import Exit
 from sparring.cli.runs import analyse, compare, doctor, export, report, runs, watch
 from sparring.cli.serve import serve
 from sparring.cli.train import finetune, train

@@ -1,14 +1,34 @@
-"""What commands share: options, fields of the configuration on the command line, and what they write."""
+"""What commands share: how they end, options, fields of the configuration on the command line, and what they
+write."""
 
 import json
 import os
+from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sparring.core import InputError, SparringError
+from sparring.core import InputError
+
+if TYPE_CHECKING:
+    from sparring.view.tables import Table
+
+
+class Exit(IntEnum):
+    """How every command ends."""
+
+    DONE = 0
+    FAILED = 1
+    """It could not finish; its line says why, and whether anything is kept."""
+    BAD_INPUT = 2
+    FOUND = 3
+    """Only of ``doctor``: something stands out in the run."""
+    INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
+    """Whoever read the output, such as ``head``, has closed it."""
+
 
 WIDTH_OF_FILES = 160
 """Columns of tables where standard output is not a terminal."""
@@ -135,6 +155,13 @@ def console_of_tables() -> Console:
     return console
 
 
+def print_table(console: Console, table: "Table") -> None:
+    """Print a table; what draws it is imported only now."""
+    from sparring.view.watch.text import table_text
+
+    console.print(table_text(table))
+
+
 def check_writable(option: str, file: Path) -> None:
     """Check before long work that a file can be written; an existing one will be replaced."""
     if file.is_dir():
@@ -147,12 +174,10 @@ def check_writable(option: str, file: Path) -> None:
 
 def write_text(file: Path, text: str) -> None:
     """Write a file completely or not at all."""
-    from sparring.core.files import write_users_file
+    from sparring.core.files import write_users_file, writing
 
-    try:
+    with writing(file):
         write_users_file(file, text.encode())
-    except OSError as error:
-        raise SparringError(f"{file} cannot be written ({error.strerror})") from error
 
 
 def json_text(values: Any) -> str:

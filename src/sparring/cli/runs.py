@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from sparring.cli.exits import Exit
 from sparring.cli.options import (
     GAME_OPTIONS,
     Env,
+    Exit,
     SeedOrNone,
     check_writable,
     console_of_tables,
     json_text,
+    print_table,
     write_text,
 )
 from sparring.core import InputError
-from sparring.core.errors import check_installed, imported
+from sparring.core.errors import check_installed, imported, refuse, renaming
 from sparring.core.text import counted, shell_command
 
 if TYPE_CHECKING:
@@ -106,9 +107,8 @@ def compare(
     if deals is not None:
         _compare_deals(runs, out, env, deals, seed or 0)
         return
-    for name, value in (("--env", env), ("--seed", seed)):
-        if value is not None:
-            raise InputError(name, "is for games that are played", "Leave it out, or add --deals 4")
+    of_deals = {"--env": env, "--seed": seed}
+    refuse(of_deals, "is for games that are played", "Leave it out, or add --deals 4")
     from sparring.commands.compare import read_entries
     from sparring.commands.compare_page import comparison_html, comparison_text
 
@@ -123,14 +123,12 @@ def _compare_deals(members: list[str], out: Path, env: str | None, deals: int, s
     from sparring.commands.console import ConsoleProgress
     from sparring.commands.model_source import first_environment_of
     from sparring.commands.side_by_side import side_by_side, side_by_side_html, side_by_side_table
-    from sparring.run.checks import renaming
-    from sparring.view.watch.text import table_text
 
     with renaming(GAME_OPTIONS | {"members": "RUN"}):
         result = side_by_side(
             members, env or first_environment_of(members), deals, seed, ConsoleProgress(Console())
         )
-    console_of_tables().print(table_text(side_by_side_table(result)))
+    print_table(console_of_tables(), side_by_side_table(result))
     write_text(out, side_by_side_html(result))
     print(f"\npage: {out}")
 
@@ -272,7 +270,6 @@ def analyse(
     What is answered is kept, so a killed analysis continues.
     """
     from sparring.commands.analyse import analyse as analyse_run
-    from sparring.run.checks import renaming
     from sparring.run.run_names import find_run
 
     with renaming({"analyser": "--analyser", "base_url": "--base-url"}):

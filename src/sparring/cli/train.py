@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sparring.cli.exits import Exit
 from sparring.cli.options import (
     Address,
     ConfigWords,
+    Exit,
     Recipe,
     RuntimeName,
     SeedOrNone,

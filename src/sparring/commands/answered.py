@@ -13,6 +13,7 @@ from sparring.config.programs import DebateSettings, RoleSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.adapters import BASE, TRAINED
 from sparring.core.env_id import absolute_id
+from sparring.core.errors import refuse
 from sparring.engine.api_models import with_address
 from sparring.envs.policy_lines import is_policy_file
 from sparring.evaluation.venues import GameVenue, Venue
@@ -80,9 +81,8 @@ def find_answered(query: AgentQuery, seed: int) -> Answered:
         InputError: a name means nothing, or the agent cannot play there.
     """
     if query.env_id is not None:
-        for name, value in (("program", query.program), ("role", query.role)):
-            if value is not None:
-                raise InputError(name, "is for programs, but a game is played", "Leave it out")
+        of_programs = {"program": query.program, "role": query.role}
+        refuse(of_programs, "is for programs, but a game is played", "Leave it out")
         return _in_game(query)
     refuse_for_programs({"template": query.template, "num_players": query.num_players})
     return _in_program(query, seed)

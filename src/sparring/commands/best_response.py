@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from sparring.collection.sinks import read_metrics
@@ -14,7 +13,7 @@ from sparring.commands.console import ConsoleProgress, runtime_of
 from sparring.commands.model_source import ModelSource
 from sparring.config import Config
 from sparring.config.loading import differences_text, load_config
-from sparring.config.problems import first_problem
+from sparring.config.problems import read_settings
 from sparring.core import InputError
 from sparring.core.adapters import BASE
 from sparring.evaluation.match import Mixture
@@ -128,10 +127,7 @@ def best_response_config(
             "games_during": evaluation["games"],
             "opponents": [next(iter(opponents)) if alone else MIXTURE],
         }
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        raise first_problem(error, data) from error
+    return read_settings(Config, data)
 
 
 def train_to_the_end(config: Config, directory: Path, console: Console | None = None) -> bool:

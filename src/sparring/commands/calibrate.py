@@ -15,8 +15,9 @@ from sparring.commands.answered import AgentQuery
 from sparring.commands.best_response import Train
 from sparring.commands.exploit import Budget
 from sparring.commands.table_card import answer_in_table
+from sparring.config import Config
 from sparring.config.loading import load_config
-from sparring.core import InputError, SparringError
+from sparring.core import SparringError
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.env_id import env_name
 from sparring.core.files import write_file
@@ -26,7 +27,7 @@ from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, Calib
 from sparring.evaluation.match import Progress
 from sparring.evaluation.nash_conv import states_of
 from sparring.evaluation.policy_file import write_policy
-from sparring.evaluation.tournament_files import read_content, write_content
+from sparring.evaluation.tournament_files import keep_same, read_content, write_content
 
 GAMES = (
     "kuhn_poker",
@@ -52,7 +53,12 @@ MODEL = BUNDLED_MODEL
 """The language model of the table, untrained and after a short training."""
 TRAINING = {
     **{"learning.steps": "6", "collection.games_per_step": "512", "collection.concurrency": "512"},
-    **{"inference.max_tokens": "12", "learning.max_generation_len": "null", "model.threads": "1"},
+    **{
+        "inference.max_tokens": "12",
+        "learning.max_generation_len": "12",
+        "model.threads": "1",
+        "model.dtype": "auto",
+    },
     **{"evaluation.every": "0", "evaluation.games": "2", "evaluation.nash_conv": "false"},
     **{"evaluation.opponents": '["random"]', "run.keep_checkpoints": "1"},
 }
@@ -128,7 +134,8 @@ def make_table(
         InputError: the directory has cells of another budget.
         SparringError: a training had to stop, or a file cannot be written.
     """
-    _check_budget(directory, budget)
+    fix = "Give the same options, or name another directory"
+    keep_same(directory / BUDGET, budget, "cells of another budget", fix)
     places = [(env_id, name) for name in policies for env_id in games]
     cells = list[CalibrationCell]()
     for number, (env_id, name) in enumerate(places, start=1):
@@ -155,25 +162,13 @@ def _given(name: str, budget: Budget) -> Budget:
     return replace(budget, updates=updates, games=games)
 
 
-def _check_budget(directory: Path, budget: Budget) -> None:
-    before = read_content(directory / BUDGET, Budget, "Name another directory")
-    if before is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_content(directory / BUDGET, budget)
-    elif before != budget:
-        fix = "Give the same options, or name another directory"
-        raise InputError("directory", f"{directory} has cells of another budget", fix)
-
-
 def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> str:
     """Return the name of an agent: the file of a policy, the base model, or a run that is trained now."""
     if name == LANGUAGE_MODELS[0]:
         return MODEL
     if name == LANGUAGE_MODELS[1]:
         run = directory / "runs" / stem
-        seats = str(load_game(env_id).num_players())
-        games = {"envs": f"[{{id = {json.dumps(env_id)}, num_players = {seats}, explore = 0.2}}]"}
-        if not train(load_config("kuhn", TRAINING | games), run):
+        if not train(training_of(env_id), run):
             raise SparringError(f"{env_id}: the training was stopped; give the command again")
         return str(run)
     path = directory / "policies" / f"{stem}.jsonl"
@@ -181,6 +176,13 @@ def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         write_policy(path, tables()[name](env_id))
     return str(path)
+
+
+def training_of(env_id: str) -> Config:
+    """Return the configuration of the short training in a game."""
+    seats = str(load_game(env_id).num_players())
+    games = {"envs": f"[{{id = {json.dumps(env_id)}, num_players = {seats}, explore = 0.2}}]"}
+    return load_config("kuhn", TRAINING | games)
 
 
 def _measure(

@@ -13,9 +13,8 @@ from sparring.commands.card_page import card_html
 from sparring.commands.exploit import Budget, exploit
 from sparring.commands.measuring import WON_GAMES
 from sparring.commands.table_card import Curve, answer_in_table
-from sparring.core import SparringError
 from sparring.core.env_id import absolute_id
-from sparring.core.files import write_file
+from sparring.core.files import write_file, writing
 from sparring.evaluation.best_response import Exploited
 from sparring.evaluation.calibration import kind_of, of_kind, shipped, summary_of
 from sparring.evaluation.exploitability_card import Calibrated, ExploitabilityCard, MeasureChange
@@ -51,12 +50,10 @@ def make_card(
             return None
         curve, measures = _training(RunDirectory(directory))
     card = ExploitabilityCard(found, curve, measures, calibrated_as(found, of_game=query.env_id is not None))
-    try:
-        content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
+    content = f"{json.dumps(card.to_dict(), indent=1, allow_nan=False)}\n"
+    with writing(directory / PAGE):
         write_file(directory / RESULT, content.encode())
         write_file(directory / PAGE, card_html(card, directory / WON_GAMES).encode())
-    except OSError as error:
-        raise SparringError(f"{directory / PAGE} cannot be written ({error.strerror})") from error
     return card
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sparring.commands.compare import ComparedEntry, Summary, differing_fields, figure_names
 from sparring.core.confidence_intervals import Interval, interval_over_runs
+from sparring.core.text import counted
 from sparring.evaluation.results import UNPLAYABLE_NOTE
 from sparring.view.chart_list import chart_sections
 from sparring.view.charts import COLOURS, WHOLE, Chart, Line, banded_line
@@ -142,8 +143,7 @@ def _notes(entries: Sequence[ComparedEntry]) -> Iterator[str]:
 
 def _counts_text(summary: Summary) -> str:
     """Return in how many runs a figure was measured, and on how many games in all."""
-    runs, count = len(summary.figures), sum(figure.count for figure in summary.figures)
-    text = "1 run" if runs == 1 else f"{runs} runs"
+    text, count = counted(len(summary.figures), "run"), sum(figure.count for figure in summary.figures)
     return f"{text}, {count:,} {summary.figures[0].counted}" if count else text
 
 

@@ -37,6 +37,15 @@ class ConsoleProgress(Progress):
             view.stop()
 
 
+def typed(question: str, console: Console) -> str:
+    """Return the line that the person types, stripped; an empty one at the end of the input."""
+    try:
+        return console.input(question).strip()
+    except EOFError:
+        console.print()
+        return ""
+
+
 def runtime_of(config: Config, progress: Progress) -> Runtime:
     """Import what trains a configuration's run where it takes place, which takes seconds, and return that."""
     if config.run.runtime == "local":

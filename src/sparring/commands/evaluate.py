@@ -14,6 +14,7 @@ from sparring.commands.serving import serving
 from sparring.core import Arena, CallSettings, InputError, Rollout
 from sparring.core.adapters import BASE
 from sparring.core.env_id import absolute_id, class_name
+from sparring.core.errors import renaming
 from sparring.core.sampling import AS_LEARNED
 from sparring.engine.api_models import MembersClient
 from sparring.envs.game_episode import build_episode
@@ -25,7 +26,7 @@ from sparring.evaluation.match import Mixture, Progress
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow
 from sparring.evaluation.nash_conv import nash_conv as exact_nash_conv
 from sparring.evaluation.venues import GameVenue
-from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
+from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats
 from sparring.run.evaluation_opponents import default_opponent, why_base
 
 GAMES = 400

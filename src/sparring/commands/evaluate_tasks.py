@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from sparring.commands.member_sampling import member_calls, split_sampling
 from sparring.commands.model_source import ModelSource, adapters_in, find_model, with_template_options
 from sparring.commands.serving import build_engine
 from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
-from sparring.config.problems import first_problem
-from sparring.config.questions import QUESTIONS
-from sparring.config.tasks import TaskSettings
+from sparring.config.problems import read_settings
+from sparring.config.questions import QUESTIONS, TaskSettings
 from sparring.core import Arena, CallSettings, InputError, derive_seed
 from sparring.core.adapters import BASE
 from sparring.core.own_code import resolving
@@ -99,9 +96,8 @@ def _task(name: str, questions: int | None, known: Sequence[TaskSettings]) -> Ta
     """Return a task as the run asks it, or with the default settings."""
     content = {"name": QUESTIONS.with_file(name, resolving(Path()))}
     try:
-        given = TaskSettings.model_validate(content)
-    except ValidationError as error:
-        wrong = first_problem(error, content)
-        raise InputError("--task", wrong.problem, wrong.fix) from error
+        given = read_settings(TaskSettings, content)
+    except InputError as error:
+        raise InputError("--task", error.problem, error.fix) from error
     found = next((one for one in known if one.name == given.name), given)
     return found if questions is None else found.model_copy(update={"questions": questions})

@@ -32,13 +32,14 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.core.env_id import absolute_id
+from sparring.core.errors import renaming
 from sparring.core.play import GameTurn, played_steps
 from sparring.core.reasoning import KNOWN_TAGS
 from sparring.core.text import counted
 from sparring.envs.game_episode import GameEpisode, build_episode
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.evaluation.match import Progress, SeatedGame, play_games, play_of_game
-from sparring.run.checks import check_opponent, checked_seats, renaming
+from sparring.run.checks import check_opponent, checked_seats
 
 RANDOM_MOVES = "random moves"
 ILL_FORMED = "invalid or ill-formed moves"

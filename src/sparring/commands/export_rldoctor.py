@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from sparring.core import InputError, SparringError
-from sparring.core.files import check_kinds, write_users_file
+from sparring.core import InputError
+from sparring.core.files import check_kinds, write_users_file, writing
 from sparring.evaluation.figures import ACCURACY
 from sparring.run.run_names import find_run
 from sparring.view.evaluations import decisive, of_program, of_tasks
@@ -56,10 +56,8 @@ def export_rldoctor(name: str, out: Path) -> int:
         raise InputError("RUN", f"{name} has no update of sparring train", "Name a run that has one")
     lines = _lines(run)
     content = "".join(json.dumps({"step": step, **lines[step]}) + "\n" for step in sorted(lines))
-    try:
+    with writing(out):
         write_users_file(out, content.encode())
-    except OSError as error:
-        raise SparringError(f"{out} cannot be written ({error.strerror})") from error
     return updates
 
 

@@ -7,8 +7,8 @@ import re
 
 from pydantic import Field, ValidationError
 
+from sparring.config.model import SamplingSettings
 from sparring.config.problems import first_problem
-from sparring.config.sampling import SamplingSettings
 from sparring.core import CallSettings, InputError
 from sparring.core.types import UNSET
 from sparring.learn.own_sampling import drawing

@@ -22,6 +22,7 @@ from sparring.config.model import ModelSettings
 from sparring.config.play import GameSettings
 from sparring.core import AgentSpec, CallSettings, InputError
 from sparring.core.adapters import ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED
+from sparring.core.errors import renaming
 from sparring.core.files import open_regular
 from sparring.core.types import UNSET
 from sparring.engine.api_models import api_client, is_api_model, refuse_credentials
@@ -30,7 +31,7 @@ from sparring.envs.scripted import PLAYER_NAMES, make_player
 from sparring.evaluation.match import Agent, Mixture
 from sparring.evaluation.reference import REFERENCE, reference_pool
 from sparring.evaluation.venues import Venue
-from sparring.run.checks import check_opponent, renaming
+from sparring.run.checks import check_opponent
 from sparring.run.evaluation_opponents import OPPONENTS
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_names import close_run, find_run, is_run_or_adapter, last_part, split_checkpoint

@@ -18,7 +18,7 @@ from sparring.config.base import Settings
 from sparring.config.loading import load_config, toml_value
 from sparring.config.model import ModelSettings
 from sparring.config.play import DEFAULT_TEMPLATE, EnvSettings, GameSettings
-from sparring.config.problems import first_problem
+from sparring.config.problems import read_settings
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
@@ -354,10 +354,9 @@ def with_template_options(model: ModelSettings, options: str | None) -> ModelSet
         return model
     content = model.model_dump() | {"template_options": toml_value("--template-options", options)}
     try:
-        return ModelSettings.model_validate(content)
-    except ValidationError as error:
-        wrong = first_problem(error, content)
-        raise InputError("--template-options", wrong.problem, wrong.fix) from error
+        return read_settings(ModelSettings, content)
+    except InputError as error:
+        raise InputError("--template-options", error.problem, error.fix) from error
 
 
 def base_model(name: str) -> ModelSettings:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from sparring.commands.console import typed
 from sparring.commands.persons_games import (
     Dealt,
     PersonsGames,
@@ -49,7 +50,8 @@ def play_games(games: PersonsGames, console: Console) -> None:
             said, each = outcome_text(rewards, dealt.mine)
             console.print(f"[bold]{said}[/bold] ({each})", highlight=False)
             console.print(_tally_text(tally))
-            if not _wants_another(console):
+            again = typed("another game? (y; an empty line or Ctrl-D ends)> ", console)
+            if again.lower() not in ("y", "yes"):
                 break
     console.print(_tally_text(tally))
 
@@ -72,10 +74,10 @@ def play_game(dealt: Dealt, runner: asyncio.Runner, console: Console) -> None:
             text = game.observation(pid) if shown_rules else f"{game.rules(pid)}\n\n{game.observation(pid)}"
             shown_rules = True
             console.print(Panel(Text(printable(text.strip())), title="your turn"))
-            typed = _ask_move(game, console)
-            if typed is None:
+            chosen = _ask_move(game, console)
+            if chosen is None:
                 return
-            problem = runner.run(make_move(game, mine, typed))
+            problem = runner.run(make_move(game, mine, chosen))
         if problem:
             console.print(Text(printable(problem)))
         turn += 1
@@ -85,26 +87,13 @@ def _ask_move(game: Game, console: Console) -> str | None:
     """Ask for the person's move until it is legal; return ``None`` if the person stops."""
     legal = game.legal_actions()
     while True:
-        typed = _ask("your move (an empty line or Ctrl-D ends)> ", console)
-        if not typed:
+        line = typed("your move (an empty line or Ctrl-D ends)> ", console)
+        if not line:
             return None
-        move = game.normalise(typed)
+        move = game.normalise(line)
         if legal is None or move in legal:
             return move
         console.print(Text(printable(f"not legal; choose one of: {', '.join(legal)}")))
-
-
-def _wants_another(console: Console) -> bool:
-    return _ask("another game? (y; an empty line or Ctrl-D ends)> ", console).lower() in ("y", "yes")
-
-
-def _ask(question: str, console: Console) -> str:
-    """Return the line that the person types, stripped; an empty one at the end of the input."""
-    try:
-        return console.input(question).strip()
-    except EOFError:
-        console.print()
-        return ""
 
 
 def _tally_text(tally: Counter[str]) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from sparring.commands.console import typed
 from sparring.commands.model_source import base_difference, find_model
 from sparring.commands.serving import build_engine
 from sparring.commands.venues import frozen_of_program
@@ -36,6 +37,7 @@ from sparring.evaluation.venues import next_requests, started
 from sparring.run.given_adapters import adapter_in
 from sparring.run.programs import (
     build_program,
+    check_roles_exist,
     drawn_by_role,
     failures_of_evaluation,
     measured,
@@ -67,10 +69,7 @@ class ProgramRun:
         program = build_program(self.config)
         if program is None:
             raise InputError("RUN", f"{name} plays games, not a program", "Name a game with --env")
-        unknown = players.keys() - program.roles.keys()
-        if unknown:
-            fix = f"It has: {', '.join(program.roles)}"
-            raise InputError("--role", f"the program has no role {min(unknown)}", fix)
+        check_roles_exist(program, players, "--role")
         self.arena: Arena = program
         adapters = {policy: adapter_in(self.checkpoint, policy, "RUN") for policy in policies_of(program)}
         frozen = frozen_of_program(self.config)
@@ -164,12 +163,12 @@ class WithPerson(InferenceClient):
         """Answer, or let the person answer."""
         if model != PERSON:
             return await self.client.complete(messages, *asked, model=model, **options)
-        typed = await self.ask("\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages))
-        if not typed:
+        said = await self.ask("\n\n".join(f"{one['role']}: {one['content'].strip()}" for one in messages))
+        if not said:
             self.left = True
             raise SparringError("the person has left")
         self.asked += 1
-        return ModelResponse(typed, [{"role": "assistant", "content": typed}])
+        return ModelResponse(said, [{"role": "assistant", "content": said}])
 
     async def score(
         self, messages: Messages, completions: list[str], *, model: str | None = None
@@ -185,10 +184,7 @@ def play_program(
 
     async def ask(prompt: str) -> str:
         console.print(Panel(Text(printable(prompt)), title="your turn"))
-        try:
-            return console.input("your answer (an empty line or Ctrl-D ends)> ").strip()
-        except EOFError:
-            return ""
+        return typed("your answer (an empty line or Ctrl-D ends)> ", console)
 
     run = ProgramRun(name, {role: PERSON}, seed, progress or Progress())
     run.arena.client = person = WithPerson(run.client, ask)
@@ -209,7 +205,7 @@ def _play_episodes(
         if person.left:
             break
         _print_result(result, console)
-        if console.input("another? (y; anything else ends)> ").strip().lower() not in ("y", "yes"):
+        if typed("another? (y; anything else ends)> ", console).lower() not in ("y", "yes"):
             break
 
 

@@ -26,10 +26,10 @@ from sparring.config import Config
 from sparring.config.loading import differences_text
 from sparring.config.play import Games
 from sparring.config.population import PsroSettings
-from sparring.core import InputError, SparringError
+from sparring.core import InputError
 from sparring.core.adapters import MIXTURE_FILE, TRAINED
 from sparring.core.errors import check_installed
-from sparring.core.files import remove_directory, write_file
+from sparring.core.files import remove_directory, unwritable, write_file
 from sparring.engine.paid_answers import ANSWERS_FILE, CallsSpent, PaidFile
 from sparring.envs.catalog import library_of
 from sparring.envs.openspiel_game import is_constant_sum
@@ -107,8 +107,7 @@ def psro(
     except CallsSpent as error:
         raise CallsSpent.after(config.collection.api_calls or 0) from error
     except OSError as error:
-        problem = f"{path} cannot be written ({error}): free the disk or fix its permissions"
-        raise SparringError(f"{problem}, and give this command again") from error
+        raise unwritable(path, error) from error
     finally:
         directory.close()
 

@@ -14,10 +14,10 @@ from sparring.core import InputError, SparringError
 from sparring.core.confidence_intervals import Interval
 from sparring.core.env_id import absolute_id
 from sparring.core.text import counted
-from sparring.evaluation.match import Progress, SeatedGame, play_games
+from sparring.evaluation.match import Progress, SeatedGame, play_all
 from sparring.evaluation.reference import REFERENCE, ReferencePool, reference_pool
 from sparring.evaluation.results import failures_text
-from sparring.evaluation.schedule import GameSchedule, ScheduledGame
+from sparring.evaluation.schedule import GameSchedule
 from sparring.evaluation.venues import GameVenue
 from sparring.population import PayoffTable
 from sparring.run.checks import checked_seats
@@ -100,25 +100,17 @@ def rate_by_pool(
     assert pool is not None, "all of it takes part"
     groups = [group for group, members in enumerate(schedule.groups) if 0 in members]
     waiting = [schedule.game(group, index) for index in range(schedule.games) for group in groups]
-    finished: dict[int, tuple[ScheduledGame, list[float]]] = {}
-    failures = Counter[str]()
 
-    async def play() -> None:
+    async def play() -> list[SeatedGame | str]:
         async with held.serve(None) as client, held.venue.playing(client) as play_game:
             with progress.doing(f"playing {env.name} against {pool_name}", "games", len(waiting)) as count:
-
-                def record(index: int, played: SeatedGame | str) -> None:
-                    if isinstance(played, str):
-                        failures[played] += 1
-                    else:
-                        finished[waiting[index].number] = waiting[index], played.rewards
-                    count(len(finished) + failures.total(), len(waiting))
-
                 specs = [(f"game-{one.number:010d}", held.spec(one)) for one in waiting]
-                await play_games(play_game, specs, record)
+                return await play_all(play_game, specs, lambda ended: count(ended, len(specs)))
 
-    asyncio.run(play())
-    uid, played = found[0].uid, [one for _, one in sorted(finished.items())]
+    uid, ended = found[0].uid, list(zip(waiting, asyncio.run(play()), strict=True))
+    finished = [(game, result.rewards) for game, result in ended if not isinstance(result, str)]
+    played = sorted(finished, key=lambda one: one[0].number)
+    failures = Counter(result for _, result in ended if isinstance(result, str))
     rating = pool.rate(uid, played)
     if rating is None:
         raise SparringError(

@@ -13,7 +13,7 @@ from sparring.commands.venues import venue_of_members
 from sparring.core import AgentSpec, GenerateResult, PlaySpec, derive_seed
 from sparring.core.own_code import absolute
 from sparring.core.text import counted
-from sparring.evaluation.match import Progress, SeatedGame, drawn, play_games
+from sparring.evaluation.match import Progress, SeatedGame, drawn, play_all
 from sparring.evaluation.venues import GameVenue, Venue
 from sparring.run.checks import checked_seats
 from sparring.view.cards import Card, Mark, card_of
@@ -80,24 +80,17 @@ def side_by_side(
             if env_id is not None and member.kind == "model":
                 agents = [*map(_with_tokens, agents)]
             specs.append(PlaySpec(venue.name, len(venue.seats), tuple(agents), of_deal))
-    played: dict[int, SeatedGame | str] = {}
 
-    async def play() -> None:
+    async def play() -> list[SeatedGame | str]:
         async with (
             serving(members, seed, progress, frozen=venue.frozen) as client,
             venue.playing(client) as one,
         ):
             with progress.doing(f"playing {venue.name}", "games", len(specs)) as count:
-
-                def keep(place: int, game: SeatedGame | str) -> None:
-                    played[place] = game
-                    count(len(played), len(specs))
-
                 games = [(f"deal-{place // len(members):04d}", spec) for place, spec in enumerate(specs)]
-                await play_games(one, games, keep)
+                return await play_all(one, games, lambda ended: count(ended, len(games)))
 
-    asyncio.run(play())
-    found = [played[place] for place in range(len(specs))]
+    found = asyncio.run(play())
     by_deal = [found[start : start + len(members)] for start in range(0, len(found), len(members))]
     return SideBySide(venue.name, [one.uid for one in members], venue.seats, by_deal, base.name, seed)
 

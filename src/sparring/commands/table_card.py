@@ -21,7 +21,7 @@ from sparring.engine.paid_answers import CallsSpent
 from sparring.evaluation.best_response import LEAST_ROUNDS, Exploited
 from sparring.evaluation.match import Play, Progress
 from sparring.evaluation.table_response import ROUND, TableResponse, TableResponses
-from sparring.evaluation.tournament_files import lock_results, read_content, write_content
+from sparring.evaluation.tournament_files import keep_same, lock_results, read_content, write_content
 from sparring.evaluation.venues import GameVenue
 
 QUESTION = "question.json"
@@ -62,7 +62,10 @@ def answer_in_table(
     assert isinstance(venue, GameVenue), "programs have no tables"
     lock = lock_results(directory, QUESTION, "directory", "card in a table")
     try:
-        _check_question(answered, venue, directory, budget)
+        agent = answered.agent
+        question = TableQuestion(agent.name, agent.weights(), venue.settings, budget.seed)
+        problem = "the responses to another agent, game or seed"
+        keep_same(directory / QUESTION, question, problem, "Name another directory")
         limit = answered.source.max_tokens
         calls = None
         if answered.apis:
@@ -74,18 +77,6 @@ def answer_in_table(
         return asyncio.run(_Learning(answered, venue, measuring, directory, budget, progress).exploited())
     finally:
         os.close(lock)
-
-
-def _check_question(answered: Answered, venue: GameVenue, directory: Path, budget: Budget) -> None:
-    agent = answered.agent
-    now = TableQuestion(agent.name, agent.weights(), venue.settings, budget.seed)
-    file = directory / QUESTION
-    before = read_content(file, TableQuestion, "Name another directory")
-    if before is None:
-        write_content(file, now)
-    elif before != now:
-        fix = "Name another directory"
-        raise InputError("directory", f"{directory} has the responses to another agent, game or seed", fix)
 
 
 class TableProgress(msgspec.Struct):

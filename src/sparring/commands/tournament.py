@@ -12,7 +12,7 @@ from sparring.commands.venues import refuse_for_programs, venue_of_members
 from sparring.config.play import GameSettings
 from sparring.core import InputError
 from sparring.core.env_id import absolute_id
-from sparring.core.errors import check_installed
+from sparring.core.errors import check_installed, renaming
 from sparring.core.sampling import drawn_text
 from sparring.evaluation.match import Progress
 from sparring.evaluation.reference import ReferencePool, reference_pools
@@ -21,7 +21,7 @@ from sparring.evaluation.tournament import Tournament, TournamentResult
 from sparring.evaluation.tournament_files import TournamentMember, TournamentSettings
 from sparring.evaluation.venues import GameVenue, Venue
 from sparring.population import meta_strategies
-from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats, renaming
+from sparring.run.checks import check_models_end_answers, check_nash_conv, checked_seats
 
 GAMES, GAMES_BEFORE_BUDGET = 200, 20
 """Games of each pair or group, and the first ones where a budget says how many there are in total."""

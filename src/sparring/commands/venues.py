@@ -7,6 +7,7 @@ from sparring.config import Config
 from sparring.config.play import Games
 from sparring.core import InputError
 from sparring.core.adapters import BASE
+from sparring.core.errors import refuse
 from sparring.evaluation.venues import Frozen, ProgramVenue
 from sparring.run.given_adapters import find_adapter, frozen_of
 from sparring.run.programs import build_program
@@ -14,16 +15,7 @@ from sparring.run.programs import build_program
 
 def refuse_for_programs(options: Mapping[str, object]) -> None:
     """Raise an InputError for an option of games that is set, by its name, where a program is played."""
-    for name, value in options.items():
-        if value:
-            raise InputError(name, "is for games, but a program is played", "Leave it out, or name a game")
-
-
-def refuse_for_tasks(options: Mapping[str, object]) -> None:
-    """Raise an InputError for an option of games or programs that is set, by its name, beside a task."""
-    for name, value in options.items():
-        if value:
-            raise InputError(name, "is not for tasks", "Leave it out, or leave out --task")
+    refuse(options, "is for games, but a program is played", "Leave it out, or name a game")
 
 
 def program_venue(config: Config, name: str, field: str, least: int = 2) -> ProgramVenue:

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sparring.config.base import FilePath, Name, Words
+from sparring.config.base import FilePath, Name, ProgramSettings, Words
 from sparring.config.facts import Only, Relative
-from sparring.config.program_base import ProgramSettings
 from sparring.config.questions import QUESTIONS, HeldOutSettings, SplitQuestions, named
 from sparring.core.adapters import BASE, TRAINED
 

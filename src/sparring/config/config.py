@@ -26,7 +26,7 @@ from sparring.config.play import (
 )
 from sparring.config.population import EvaluationSettings, PopulationSettings, PsroSettings
 from sparring.config.programs import Adapters, Program, RoleSettings
-from sparring.config.questions import QuestionSource
+from sparring.config.questions import QuestionSource, check_labels_differ
 from sparring.config.rewards import (
     BufferSettings,
     CreditSettings,
@@ -37,7 +37,6 @@ from sparring.config.rewards import (
     keeps_unit,
 )
 from sparring.config.run import RaySettings, RunSettings, TrackingSettings
-from sparring.config.tasks import check_labels_differ
 from sparring.core import InputError
 from sparring.core.adapters import VLLM_RANKS
 from sparring.core.client import CANNOT_GIVE

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -73,30 +72,6 @@ def is_table_by_name(annotation: Any) -> bool:
 def is_choice_of_models(annotation: Any) -> bool:
     """Return whether the entries of a field are distinguished by their ``type``."""
     return len(models_in(annotation)) > 1
-
-
-def type_text(annotation: Any) -> str:
-    """Describe a field's type in words."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return type_text(parts[0])
-    if origin is Literal:
-        return ", ".join(f'`"{part}"`' for part in parts)
-    if origin in (Union, UnionType):
-        return " or ".join(type_text(part) for part in parts if part is not NoneType)
-    if origin is list:
-        return f"list of {_PLURALS.get(_plain(parts[0]), 'tables')}"
-    if origin is tuple:
-        return f"list of {len(parts)} {_PLURALS[_plain(parts[0])]}"
-    return _NAMES.get(annotation, "table")
-
-
-def _plain(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
-_NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-_PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def _fields_of(

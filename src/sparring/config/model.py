@@ -1,4 +1,4 @@
-"""The base model, the adapter on it, and the engine that answers with both."""
+"""The base model, its adapter, the engine, and how answers are drawn that nobody learns from."""
 
 import re
 from dataclasses import replace
@@ -10,6 +10,25 @@ from sparring.config.base import FilePath, Line, Name, Names, Settings, Texts, T
 from sparring.config.facts import MODEL, Needs, Only
 from sparring.core.adapters import ALL_LINEAR, BUNDLED_MODEL, LORA_ALPHA, LORA_RANK, Quantization
 from sparring.core.concurrency import MAX_CACHED_TOKENS, MAX_QUEUE
+from sparring.core.sampling import MAX_PENALTY, MIN_PENALTY
+
+
+class SamplingSettings(Settings):
+    """How answers are drawn that nobody learns from. What a policy learns from is always drawn from the
+    distribution that it learns."""
+
+    top_p: float | None = Field(default=None, ge=1e-9, le=1)
+    """Draw from the likeliest tokens that together have this probability; 1 keeps all."""
+    top_k: int | None = Field(default=None, ge=0, le=10_000_000)
+    """Draw from this many of the likeliest tokens; 0 keeps all."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Leave out tokens that have less than this share of the highest probability."""
+    repetition_penalty: float | None = Field(default=None, ge=MIN_PENALTY, le=MAX_PENALTY)
+    """Divide the positive logits of tokens in the prompt or the answer by this, and multiply the others."""
+    from_model: bool = False
+    """Take what is left out here from the model's own `generation_config.json`, and the temperature too where
+    none is set."""
+
 
 TemplateNumber = Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)]
 

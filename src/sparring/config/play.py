@@ -20,7 +20,7 @@ from sparring.config.base import (
     at_field,
 )
 from sparring.config.facts import CLASS_FILE, ENV_ID, FOR_GAMES, Only
-from sparring.config.sampling import SamplingSettings
+from sparring.config.model import SamplingSettings
 from sparring.core import CallSettings, InputError
 from sparring.core.adapters import TRAINED
 from sparring.core.concurrency import EPISODE_TIMEOUT, RETRIES

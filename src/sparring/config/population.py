@@ -8,9 +8,9 @@ from pydantic import Field, field_validator
 
 from sparring.config.base import Name, Names, Rule, Settings, at_field
 from sparring.config.facts import FOR_GAMES, FOR_PROGRAMS, Only
+from sparring.config.model import SamplingSettings
 from sparring.config.play import MODES_WITH_OPPONENTS, WITH_OPPONENTS, EvaluatedGameSettings
-from sparring.config.sampling import SamplingSettings
-from sparring.config.tasks import Tasks
+from sparring.config.questions import Tasks
 from sparring.core.play import MetaStrategy, PfspForm, SampleMode
 
 _Lag = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -4,18 +4,19 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sparring.config.facts import FOR_GAMES, Only
 from sparring.config.fields import ANY_ENTRY, ConfigField, config_fields, fields_by_path, models_in
-from sparring.config.sampling import SamplingSettings
+from sparring.config.model import SamplingSettings
 from sparring.core import InputError
 from sparring.core.text import printable
 
 Location = tuple[int | str, ...]
+Read = TypeVar("Read", bound=BaseModel)
 
 OF_TRAINING = ("inference", "envs")
 """The sections that say how the policies draw in training."""
@@ -23,6 +24,14 @@ SAMPLING = ("sampling", *SamplingSettings.model_fields)
 _MAX_SHOWN = 60
 _KEY = "[key]"
 """What pydantic's locations end with if a name of the user's own is wrong."""
+
+
+def read_settings(kind: type[Read], data: Mapping[str, Any]) -> Read:
+    """Return settings of this kind. Raises InputError: the first error in ``data``."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise first_problem(error, data) from error
 
 
 def first_problem(error: ValidationError, data: Mapping[str, Any]) -> InputError:

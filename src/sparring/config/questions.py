@@ -1,7 +1,7 @@
-"""Where questions come from, and how answers to them are scored: for tasks and for programs."""
+"""Where questions come from, how answers to them are scored, and the tasks of evaluations."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from sparring.config.base import FilePath, Name, Settings, at_field
 from sparring.config.facts import CLASS_FILE, Needs, Relative
+from sparring.core import InputError
 from sparring.core.own_code import is_class_path, name_of, with_file
 
 BUNDLED_TASKS = ("arithmetic", "sums")
@@ -143,3 +144,28 @@ def named(kind: type[QuestionSource]) -> BeforeValidator:
 
 def _as_table(entry: Any) -> Any:
     return {"name": entry} if isinstance(entry, str) else entry
+
+
+class TaskSettings(QuestionSource, ScoreSettings):
+    """A task, and how its questions are asked."""
+
+    questions: int = Field(default=200, ge=2, le=1_000_000)
+    """Number of questions, the same in every evaluation of every run, or all of them if there are fewer."""
+    every: int | None = Field(default=None, ge=0, le=10_000_000)
+    """Number of updates after which the questions are asked again during training; 0 for before and after
+    it only. By default `evaluation.every`."""
+    max_tokens: int = Field(default=512, ge=1, le=1_000_000)
+    """Maximum length of an answer, in tokens, a thought included."""
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    """Sampling temperature; by default `evaluation.temperature`."""
+
+
+Tasks = Annotated[list[Annotated[TaskSettings, named(TaskSettings)]], Field(max_length=1000), QUESTIONS]
+"""Tasks, each a table or only its name."""
+
+
+def check_labels_differ(tasks: Iterable[TaskSettings]) -> None:
+    """Raise an InputError if two tasks have the same name in figures."""
+    labels = [task.label for task in tasks]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise InputError("evaluation.tasks", f"two entries are called {twice[0]}", "Rename or merge them")

@@ -62,6 +62,11 @@ def normal_interval(mean: float, error: float) -> Interval:
     return Interval(mean - spread, mean, mean + spread)
 
 
+def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean of values with its normal interval; see :func:`mean_interval`."""
+    return mean_interval(len(values), sum(values), sum(value * value for value in values), confidence)
+
+
 def paired_interval(gained: int, lost: int, count: int, confidence: float = 0.95) -> Interval:
     """Return the change of a share of successes among the same ``count`` things, with its interval.
 

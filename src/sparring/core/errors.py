@@ -3,7 +3,8 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,6 +40,24 @@ class InputError(SparringError):
     def __reduce__(self) -> tuple[type["InputError"], tuple[str, str, str]]:
         """Rebuild the error from its three parts in another process; Python would use only its message."""
         return type(self), (self.field, self.problem, self.fix)
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let an InputError name the field, or the table that it is in, as the user wrote it."""
+    try:
+        yield
+    except InputError as error:
+        parent = next((one for one in names if error.field.startswith(f"{one}.")), "")
+        field = names[parent] + error.field.removeprefix(parent) if parent else error.field
+        raise InputError(names.get(error.field, field), error.problem, error.fix) from error
+
+
+def refuse(options: Mapping[str, object], problem: str, fix: str) -> None:
+    """Raise an InputError for the first option, by its name, that is given: neither ``None`` nor False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise InputError(name, problem, fix)
 
 
 def check_installed(field: str, extra: str, *packages: str) -> None:

@@ -119,6 +119,21 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Let an OSError become a SparringError that says which file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise SparringError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def unwritable(directory: Path, error: OSError) -> SparringError:
+    """Return the error of a command that goes on in a directory if it is given again."""
+    problem = f"{directory} cannot be written ({error}): free the disk or fix its permissions"
+    return SparringError(f"{problem}, and give this command again")
+
+
 def write_users_file(path: Path, content: bytes) -> None:
     """Write a file where the user asks for it: beside it may be anything, also a ``.NAME.partial``."""
     with replaced_users_file(path) as file:

@@ -14,17 +14,21 @@ SAVED = ("state.json", "dataset_dict.json")
 """What ``save_to_disk`` writes for a dataset, and for one with splits."""
 
 
-def rows_of_file(path: str, field: str) -> Rows:
-    """Return the rows of a JSON Lines file; ``field`` names it in errors."""
+def text_of_file(path: str, field: str, fix: str) -> str:
+    """Return the text of a file; ``field`` names it in errors, ``fix`` says what to give instead."""
     try:
         with open_regular(located(path)) as file:
-            text = file.read().decode("utf-8-sig")
+            return file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(field, f"{path} is not a text file in UTF-8", "Give JSON Lines") from error
+        raise InputError(field, f"{path} is not a text file in UTF-8", fix) from error
     except OSError as error:
         raise InputError(field, f"{path} cannot be read ({error.strerror})", "Name a file") from error
+
+
+def rows_of_file(path: str, field: str) -> Rows:
+    """Return the rows of a JSON Lines file; ``field`` names it in errors."""
     rows: Rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(text_of_file(path, field, "Give JSON Lines").split("\n"), start=1):
         if line.strip():
             try:
                 rows.append((f"line {number}", json.loads(line)))

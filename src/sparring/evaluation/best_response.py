@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from sparring.core import PlaySpec, Rollout, SparringError, derive_seed
-from sparring.core.confidence_intervals import Interval, mean_interval
+from sparring.core.confidence_intervals import Interval, interval_of
 from sparring.evaluation.match import CONCURRENCY, Agent, Play, SeatedGame, drawn, play_games
 from sparring.evaluation.results import NashConvResult, failures_text
 from sparring.evaluation.venues import Venue
@@ -280,9 +280,9 @@ def gains_of(
             SeatGain(
                 name,
                 len(games),
-                _mean([own[game] for game in games]),
-                _mean([best[game] for game in games]),
-                _mean([best[game] - own[game] for game in games]),
+                interval_of([own[game] for game in games]),
+                interval_of([best[game] for game in games]),
+                interval_of([best[game] - own[game] for game in games]),
             )
         )
     rounds: dict[int, list[float]] = {}
@@ -291,12 +291,8 @@ def gains_of(
     complete = [sum(gains) for gains in rounds.values() if len(gains) == num_players]
     return Gains(
         seats=seats,
-        total=_mean(complete),
+        total=interval_of(complete),
         rounds=len(complete),
         failures=dict(failures or {}),
         planned_rounds=len(complete) if planned_rounds is None else planned_rounds,
     )
-
-
-def _mean(values: Sequence[float]) -> Interval:
-    return mean_interval(len(values), sum(values), sum(value * value for value in values))

@@ -21,7 +21,7 @@ from sparring.core import (
 from sparring.core.concurrency import Failure, with_retries
 from sparring.core.sampling import AS_LEARNED
 from sparring.envs.game_episode import GameEpisode
-from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
+from sparring.evaluation.results import GameRecord, MatchResult, outcome_of, side_of
 
 Member = TypeVar("Member")
 Changed = TypeVar("Changed")
@@ -190,6 +190,21 @@ async def play_match(
     return result
 
 
+async def play_all(
+    play: Play, games: Sequence[tuple[str, PlaySpec]], on_game: Callable[[int], None]
+) -> list[SeatedGame | str]:
+    """Play games, and return what ``play`` returned for each, in order. ``on_game`` is called with their
+    number as they end."""
+    played: dict[int, SeatedGame | str] = {}
+
+    def keep(place: int, game: SeatedGame | str) -> None:
+        played[place] = game
+        on_game(len(played))
+
+    await play_games(play, games, keep)
+    return [played[place] for place in range(len(games))]
+
+
 async def play_games(
     play: Play,
     games: Sequence[tuple[str, PlaySpec]],
@@ -280,16 +295,12 @@ def record_of(rollout: Rollout, seat: int) -> GameRecord:
     """Return the record of a finished game for the model in ``seat``."""
     extras = rollout.extras
     rewards: dict[int, float] = extras["final_rewards"]
-    invalid_pid = extras["invalid_pid"]
-    ended_invalid: Side | None = None
-    if invalid_pid is not None:
-        ended_invalid = "model" if invalid_pid == seat else "opponent"
     own = [turn for turn in extras["turns"] if turn["pid"] == seat]
     return GameRecord(
         seat=seat,
         reward=rewards[seat],
         outcome=outcome_of(rewards, seat),
-        ended_invalid=ended_invalid,
+        ended_invalid=side_of(extras["invalid_pid"], seat),
         truncated=extras["truncated"],
         moves=len(own),
         invalid_moves=sum(turn["invalid"] for turn in own),

@@ -11,7 +11,7 @@ import msgspec
 
 from sparring.collection.serialization import UNREADABLE
 from sparring.core import InputError, Sampling
-from sparring.core.confidence_intervals import Interval, mean_interval, wilson_interval
+from sparring.core.confidence_intervals import Interval, interval_of, mean_interval, wilson_interval
 from sparring.core.files import write_file
 from sparring.core.text import one_line, own_file_part
 from sparring.evaluation.task_result import TaskResult
@@ -40,6 +40,13 @@ def outcome_of(rewards: Mapping[int, float], seat: int) -> Outcome:
     if rewards[seat] == best_other:
         return "draw"
     return "win" if rewards[seat] > best_other else "loss"
+
+
+def side_of(invalid_seat: int | None, seat: int) -> Side | None:
+    """Return whose invalid move ended a game for the model in ``seat``, if one in ``invalid_seat`` did."""
+    if invalid_seat is None:
+        return None
+    return "model" if invalid_seat == seat else "opponent"
 
 
 @dataclass(frozen=True)
@@ -237,7 +244,7 @@ class MeasureResult:
         """The mean and its 95% interval."""
         if self.is_share:
             return wilson_interval(round(sum(self.values)), len(self.values))
-        return mean_interval(len(self.values), sum(self.values), sum(value * value for value in self.values))
+        return interval_of(self.values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for a file; mean and interval are there for its other readers."""

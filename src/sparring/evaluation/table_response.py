@@ -23,7 +23,7 @@ import msgspec
 
 from sparring.core import PlaySpec, SparringError, derive_seed
 from sparring.core.play import GameTurn
-from sparring.evaluation.match import Agent, Play, SeatedGame, drawn, play_games
+from sparring.evaluation.match import Agent, Play, drawn, play_all
 from sparring.evaluation.results import failures_text
 from sparring.evaluation.tournament_files import read_content, write_content
 
@@ -147,23 +147,19 @@ class TableResponse:
         self, play: Play, name: str, policy: Sequence[Agent], games: int, on_game: Callable[[], None]
     ) -> None:
         """Learn from another round, of so many games."""
-        begun, played = self.ended, dict[int, SeatedGame | str]()
+        begun = self.ended
         named = [self._game(number, name, policy) for number in range(begun, begun + games)]
-
-        def record(place: int, game: SeatedGame | str) -> None:
-            played[place] = game
-            on_game()
 
         self.explores = True
         try:
-            await play_games(play, named, record)
+            played = await play_all(play, named, lambda _: on_game())
         finally:
             self.explores = False
-        reasons = Counter(game for game in played.values() if isinstance(game, str))
+        reasons = Counter(game for game in played if isinstance(game, str))
         if reasons.total() >= max(games, LEAST_FAILED):
             raise SparringError(f"{name}: no game of a round could be finished: {failures_text(reasons)}")
         self.table.failures = dict(Counter(self.table.failures) + reasons)
-        for _, game in sorted(played.items()):
+        for game in played:
             if not isinstance(game, str):
                 self.learn(game.rollout.extras["turns"], game.rewards[self.seat])
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sparring.core import Rollout, Sampling
-from sparring.core.confidence_intervals import Interval, mean_interval, paired_interval, wilson_interval
+from sparring.core.confidence_intervals import Interval, interval_of, paired_interval, wilson_interval
 from sparring.programs.tasks import RIGHT
 
 
@@ -74,7 +74,7 @@ class TaskResult:
         scores = self.answered
         if len({*scores}) < 2:
             return wilson_interval(sum(scores), len(scores))
-        return mean_interval(len(scores), sum(scores), sum(score * score for score in scores))
+        return interval_of(scores)
 
     @property
     def change(self) -> Interval:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sparring.core import InferenceClient, InputError, PlaySpec, SparringError
-from sparring.core.files import write_file
+from sparring.core.files import unwritable, write_file
 from sparring.envs.templates import get_template
 from sparring.evaluation.match import Agent, Models, Play, Progress, SeatedGame, drawn, play_games
 from sparring.evaluation.nash_conv import LONG_LIMIT, TooSlow, nash_conv
@@ -85,8 +85,7 @@ class Tournament:
                 if draw is not None:
                     write_file(out / PAGE, draw(result).encode())
         except OSError as error:
-            problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
-            raise SparringError(f"{problem}, and give this command again") from error
+            raise unwritable(out, error) from error
         return result
 
     async def _held(self, files: TournamentFiles, progress: Progress) -> TournamentResult:

@@ -264,6 +264,20 @@ def write_content(file: Path, content: object) -> None:
     write_file(file, sealed(msgspec.to_builtins(content)))
 
 
+def keep_same(file: Path, now: object, problem: str, fix: str) -> None:
+    """Write what a directory's results are of, or check that they are of the same.
+
+    Raises:
+        InputError: they are of something else, which is the ``problem`` of the directory.
+    """
+    before = read_content(file, type(now), "Name another directory")
+    if before is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_content(file, now)
+    elif before != now:
+        raise InputError("directory", f"{file.parent} has {problem}", fix)
+
+
 def read_games(file: Path) -> tuple[dict[int, PlayedGame], int]:
     """Return the games by number, and the size of the complete lines in bytes."""
     content = file.read_bytes() if file.is_file() else b""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from sparring.config.sampling import SamplingSettings
+from sparring.config.model import SamplingSettings
 from sparring.core import CallSettings, InputError, Sampling
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.sampling import AS_LEARNED, MAX_PENALTY, MIN_PENALTY

@@ -11,7 +11,7 @@ from random import Random
 
 from sparring.config.league import FEWEST_COMPARED, EvolutionSettings
 from sparring.core import derive_seed
-from sparring.core.confidence_intervals import Interval, mean_interval
+from sparring.core.confidence_intervals import interval_of
 
 Rewards = Mapping[str, Mapping[str, float]]
 """What each player earned, by player and game."""
@@ -58,7 +58,7 @@ def select(groups: Sequence[Rewards], settings: EvolutionSettings, seed: int) ->
     found = Selection()
     for rewards in groups:
         for player, earned in rewards.items():
-            low, mean, high = _interval(list(earned.values()))
+            low, mean, high = interval_of(list(earned.values()))
             figures = {"measure": mean, "measure_low": low, "measure_high": high}
             found.figures.update({f"{player}/{name}": value for name, value in figures.items()})
         worst, better = compare(rewards)
@@ -80,7 +80,7 @@ def compare(rewards: Rewards) -> tuple[str, list[str]]:
     """
     common = sorted(set.intersection(*(set(earned) for earned in rewards.values())))
     values = {player: [earned[game] for game in common or earned] for player, earned in rewards.items()}
-    means = {player: _interval(one).mid for player, one in values.items()}
+    means = {player: interval_of(one).mid for player, one in values.items()}
     worst, *others = sorted(means, key=means.__getitem__)
     if min(map(len, values.values())) < FEWEST_COMPARED:
         return worst, []
@@ -92,14 +92,10 @@ def compare(rewards: Rewards) -> tuple[str, list[str]]:
 
 def _paired(values: Sequence[float], least: Sequence[float], confidence: float) -> float:
     """Return the lower bound of the mean difference."""
-    return _interval([one - other for one, other in zip(values, least, strict=True)], confidence).low
+    return interval_of([one - other for one, other in zip(values, least, strict=True)], confidence).low
 
 
 def _unpaired(values: Sequence[float], least: Sequence[float], confidence: float) -> float:
     """Return the lower bound of the difference of the means of independent samples."""
-    one, other = _interval(values, confidence), _interval(least, confidence)
+    one, other = interval_of(values, confidence), interval_of(least, confidence)
     return one.mid - other.mid - math.hypot(one.mid - one.low, other.mid - other.low)
-
-
-def _interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    return mean_interval(len(values), sum(values), sum(one * one for one in values), confidence)

@@ -6,24 +6,23 @@ Their right answers, each 1 or 0, have the variance p (1 - p), which is largest 
 
 import math
 import random
+from itertools import cycle, islice
 from typing import Any
 
 from sparring.config.adversarial_programs import CorpusSettings
 from sparring.core import (
     Arena,
-    CreditAssigner,
     EpisodeRequest,
     EpisodeState,
     GenerateResult,
-    InferenceClient,
     Role,
     Rollout,
     Rubric,
     Utterance,
-    VerboseLogger,
     derive_seed,
 )
 from sparring.programs.documents import Document, load_documents
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proposer_episodes import (
     PROPOSER,
     SOLVER,
@@ -31,12 +30,11 @@ from sparring.programs.proposer_episodes import (
     SolveEpisode,
     make_proposer_rubric,
 )
-from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
-from sparring.programs.tasks import hold_out, in_turns
+from sparring.programs.questions import Domain, OpenQuestions, Turns
+from sparring.programs.tasks import hold_out
 
 BEST_VARIANCE, WIDTH = 0.25, 0.01
 INVALID_REWARD = -0.1
-DEFAULTS = CorpusSettings()
 _REQUEST = (
     "Write a question whose short, certain answer stands in this text, and the answer. The question must "
     "make sense without the text. Use this form:\nQuestion: ...\nAnswer: ..."
@@ -112,7 +110,7 @@ def _asked(text: str) -> str:
     return f"{text}\n\n{_REQUEST}"
 
 
-class CorpusArena(Arena):
+class CorpusArena(ProgramArena[CorpusSettings]):
     """Proposals on documents, each of which comes once before one comes again, and their solvers.
 
     The proposals on a document are compared with each other, and so are the answers to a question. The solver
@@ -120,17 +118,8 @@ class CorpusArena(Arena):
     without a division by the deviation (Liu et al. 2025, arXiv 2503.20783).
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: CorpusSettings = DEFAULTS,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        settings = self.settings
         self.documents = load_documents(settings.documents, "program.documents")
         texts = [one.text for one in self.documents]
         self.shown, self.held_out = hold_out(texts, settings.test_size, settings.seed, "program.documents")
@@ -143,11 +132,7 @@ class CorpusArena(Arena):
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` proposals, ``proposals_per_document`` on each document."""
         size, each = self.settings.batch_size, self.settings.proposals_per_document
-        places = in_turns(self.shown, self.seed, self.step_num, size, each)
-        return [
-            EpisodeRequest("propose", {"document": self.documents[place].text}, {"group": place})
-            for place in places
-        ]
+        return self.requests_in_turns("propose", self.shown, size, each, self._shown_text)
 
     def adjust_rewards(self, results: list[GenerateResult]) -> None:
         """Leave one valid question of each document for the solver to learn from."""
@@ -173,19 +158,17 @@ class CorpusArena(Arena):
         ``solver exact match``: 1 or 0 for the question of each held-out document that has one. ``proposer
         valid``: 1 or 0 for each proposal. ``pass rate``: one for each valid proposal.
         """
-        asked: list[Question] = [
-            one.question for one in map(self._document, self.held_out) if one.question is not None
-        ]
+        questions = [self.documents[place].question for place in self.held_out]
+        asked = [question for question in questions if question is not None]
         solve = [
             self.evaluation_request("solve", question, "solve", index) for index, question in enumerate(asked)
         ]
+        places = islice(cycle(self.held_out), self.settings.evaluation_proposals)
         propose = [
-            self.evaluation_request("propose", {"document": self._document(place).text}, "propose", index)
-            for index in range(self.settings.evaluation_proposals)
-            for place in [self.held_out[index % len(self.held_out)]]
+            self.evaluation_request("propose", self._shown_text(place), "propose", index)
+            for index, place in enumerate(places)
         ]
-        results = await self.generate_rollouts(solve + propose)
-        rollouts = [result.rollout for result in results if result.rollout.error is None]
+        rollouts = await self.finished(solve + propose)
         solved = [one.rewards[SOLVER] for one in rollouts if one.episode_type == "solve"]
         proposed = [one.extras for one in rollouts if one.episode_type == "propose"]
         return ({"solver exact match": solved} if solve else {}) | {
@@ -193,5 +176,5 @@ class CorpusArena(Arena):
             "pass rate": [one["pass_rate"] for one in proposed if one["valid"]],
         }
 
-    def _document(self, place: int) -> Document:
-        return self.documents[place]
+    def _shown_text(self, place: int) -> dict[str, str]:
+        return {"document": self.documents[place].text}

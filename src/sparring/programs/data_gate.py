@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sparring.config.gates import GateSettings
+from sparring.config.programs import GateSettings
 from sparring.core import derive_seed
 from sparring.programs.similarity import bleu_matrix, grams
 

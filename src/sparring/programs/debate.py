@@ -11,7 +11,6 @@ from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     Artifact,
-    ArtifactStore,
     CallSettings,
     CreditAssigner,
     EpisodeRequest,
@@ -27,11 +26,11 @@ from sparring.core import (
     TransientError,
     Utterance,
     VerboseLogger,
-    derive_seed,
 )
 from sparring.core.text import speech
 from sparring.core.types import UNSET
 from sparring.programs.judge import Judge, JudgeError, ScoreJudge, TextJudge
+from sparring.programs.program_arena import ProgramArena
 
 JUDGE_FAILED = "the judge failed"
 
@@ -160,7 +159,7 @@ def _task(stance: str, topic: str) -> str:
     return f'Argue {stance} the motion "{topic}" in two short sentences.'
 
 
-class DebateArena(Arena):
+class DebateArena(ProgramArena[DebateSettings]):
     """Debates on the topics of the store ``topics``, compared with others of the topic in the step
     (``meta["group"]``).
 
@@ -178,8 +177,7 @@ class DebateArena(Arena):
         credit_assigner: CreditAssigner | None = None,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+        super().__init__(client, settings, seed=seed, credit_assigner=credit_assigner, logger=logger)
         self.add_role(Role("Aff", max_tokens=settings.max_tokens, policy=settings.aff_policy))
         self.add_role(Role("Neg", max_tokens=settings.max_tokens, policy=settings.neg_policy))
         by_score, model = settings.judge_by_score, settings.judge_model
@@ -187,7 +185,7 @@ class DebateArena(Arena):
         decides = judge or named
         episode = DebateEpisode("Aff", "Neg", settings.num_rounds, decides, settings.on_judge_failure)
         self.add_episode("debate", episode)
-        store = self.add_store("topics", ArtifactStore(seed=derive_seed(seed, "topics")))
+        store = self.add_store("topics")
         for topic in settings.topics:
             store.add(Artifact({"topic": topic}, id=topic))
 

@@ -7,8 +7,7 @@ from typing import Any
 from sparring.config.adversarial_programs import BUNDLED_CORPUS
 from sparring.config.questions import FILE_END
 from sparring.core import InputError
-from sparring.core.files import located, open_regular
-from sparring.core.rows import rows_of_file
+from sparring.core.rows import rows_of_file, text_of_file
 from sparring.programs.questions import Question
 
 _FORM = 'Write {"text": "A week has 7 days."}'
@@ -60,15 +59,8 @@ def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
 
 
 def _of_text(path: str, field: str) -> list[Document]:
-    try:
-        with open_regular(located(path)) as file:
-            text = file.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(field, f"{path} is not a text file in UTF-8", "Give plain text") from error
-    except OSError as error:
-        raise InputError(field, f"{path} cannot be read ({error.strerror})", "Name a file") from error
     paragraphs: list[list[str]] = [[]]
-    for line in text.splitlines():
+    for line in text_of_file(path, field, "Give plain text").splitlines():
         if line.strip():
             paragraphs[-1].append(line.rstrip())
         elif paragraphs[-1]:

@@ -16,8 +16,7 @@ from sparring.core import (
 )
 from sparring.core.current_episode import current_episode
 from sparring.programs.data_gate import DataGate
-from sparring.programs.labels import Labels
-from sparring.programs.proposer_rewards import failure_reward, lowest_reward, question_reward
+from sparring.programs.labels import Labels, failure_reward, lowest_reward, question_reward
 from sparring.programs.questions import Arithmetic, Domain, Question, Turns
 
 PROPOSER, SOLVER = "Proposer", "Solver"

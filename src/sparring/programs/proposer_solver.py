@@ -1,11 +1,11 @@
 """A proposer writes questions and solvers answer them; the best question is one that solvers half solve.
 
 Each proposal spawns solver episodes. The share of right answers is the question's pass rate, by which the
-proposer earns; the settings say which answers are right (``labels.py``) and what that is worth
-(``proposer_rewards.py``). A data gate lets questions into training (``data_gate.py``): solvers learn from
-them, and they go to the store ``questions`` and are asked again. By default, a question earns its full reward
-only once: a repetition of a stored question earns the lowest reward of a valid one, and copies within one
-step share the rewards of one new question and repetitions.
+proposer earns; the settings say which answers are right and what that is worth (``labels.py``). A data gate
+lets questions into training (``data_gate.py``): solvers learn from them, and they go to the store
+``questions`` and are asked again. By default, a question earns its full reward only once: a repetition of a
+stored question earns the lowest reward of a valid one, and copies within one step share the rewards of one
+new question and repetitions.
 """
 
 import math
@@ -14,7 +14,6 @@ import random
 from sparring.config.programs import ProposerSolverSettings
 from sparring.config.questions import SplitQuestions
 from sparring.core import (
-    Arena,
     Artifact,
     ArtifactStore,
     CreditAssigner,
@@ -31,7 +30,8 @@ from sparring.core import (
 from sparring.programs.code.reasoning import KINDS
 from sparring.programs.data_gate import DataGate, Proposed
 from sparring.programs.expressions import Expressions
-from sparring.programs.labels import Labels
+from sparring.programs.labels import Labels, lowest_reward
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proposer_episodes import (
     DEFAULTS,
     ProposerEpisode,
@@ -39,7 +39,6 @@ from sparring.programs.proposer_episodes import (
     make_proposer_rubric,
     named,
 )
-from sparring.programs.proposer_rewards import lowest_reward
 from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 from sparring.programs.similarity import cluster_shares
 from sparring.programs.task_sources import load_split
@@ -65,7 +64,7 @@ def _computed(settings: ProposerSolverSettings) -> Domain:
     return Expressions(settings.depth) if settings.domain == "expressions" else Arithmetic()
 
 
-class ProposerSolverArena(Arena):
+class ProposerSolverArena(ProgramArena[ProposerSolverSettings]):
     """Proposals, their solvers, and repeated questions from the store ``questions``.
 
     A proposer sees some of the initial ``questions``, not the store's best: a small model would copy them.
@@ -104,8 +103,8 @@ class ProposerSolverArena(Arena):
         credit_assigner: CreditAssigner | None = None,
         logger: VerboseLogger | None = None,
     ) -> None:
-        super().__init__(client, credit_assigner or GRPOCredit(normalize=True), seed=seed, logger=logger)
-        self.settings = settings
+        credit_assigner = credit_assigner or GRPOCredit(normalize=True)
+        super().__init__(client, settings, seed=seed, credit_assigner=credit_assigner, logger=logger)
         if settings.questions is not None and questions is None and settings.domain in (None, "words"):
             questions, held_out = _split_questions(settings.questions)
         self.domains: dict[str, Domain] = {kind: KINDS[kind]() for kind in settings.code}
@@ -283,8 +282,7 @@ class ProposerSolverArena(Arena):
             for index, question in enumerate(self.held_out)
         ]
         propose = self._evaluation_proposals()
-        results = await self.generate_rollouts(solve + propose)
-        rollouts = [result.rollout for result in results if result.rollout.error is None]
+        rollouts = await self.finished(solve + propose)
         solved = [one.extras["right"] for one in rollouts if not _is_proposal(one)]
         proposed = [one.extras for one in rollouts if _is_proposal(one)]
         farthest = max(self.settings.target_pass_rate, 1 - self.settings.target_pass_rate)

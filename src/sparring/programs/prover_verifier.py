@@ -11,25 +11,30 @@ from typing import Any
 
 from sparring.config.adversarial_programs import ProverVerifierSettings
 from sparring.core import (
-    Arena,
     Artifact,
     ArtifactStore,
-    CreditAssigner,
     EpisodeRequest,
     GenerateResult,
-    InferenceClient,
     InputError,
     Role,
     Rollout,
     TrainingBatch,
-    VerboseLogger,
     derive_seed,
 )
 from sparring.core.adapters import BASE
 from sparring.core.credit.assigners import TARGET
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.prover_episodes import ProveEpisode, VerifyEpisode
-from sparring.programs.prover_rewards import balanced_weights, gated_convincingness, relative_convincingness
-from sparring.programs.solutions import AUTHOR, HELPFUL, SNEAKY, VERIFIER, KeptSolution
+from sparring.programs.solutions import (
+    AUTHOR,
+    HELPFUL,
+    SNEAKY,
+    VERIFIER,
+    KeptSolution,
+    balanced_weights,
+    gated_convincingness,
+    relative_convincingness,
+)
 from sparring.programs.task_sources import load_split
 from sparring.programs.tasks import in_turns
 
@@ -37,7 +42,7 @@ FIELD = "program.questions"
 PROVERS = (HELPFUL, SNEAKY)
 
 
-class ProverVerifierArena(Arena):
+class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
     """Solutions to questions, of which one half is the provers' and the other the verifier's.
 
     The role ``Author`` is the untrained model, whose solutions the verifier learns from in every round. Those
@@ -45,17 +50,9 @@ class ProverVerifierArena(Arena):
     provers' rewards, by default GRPO; the verifier's examples have their weight.
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: ProverVerifierSettings,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        """Load the questions, one half for the provers and the other for the verifier."""
+        settings = self.settings
         self.task, trained, self.held_out = load_split(settings.questions, FIELD)
         if len(trained) < 2:
             raise InputError(FIELD, "there is only one question to learn from", "Give more, for two halves")
@@ -67,7 +64,7 @@ class ProverVerifierArena(Arena):
         self.add_role(Role(AUTHOR, policy=BASE))
         self.add_episode("prove", ProveEpisode(self.task))
         self.add_episode("verify", VerifyEpisode(self.task))
-        self.add_store("solutions", ArtifactStore(settings.store_size, derive_seed(seed, "solutions")))
+        self.add_store("solutions", ArtifactStore(settings.store_size, derive_seed(self.seed, "solutions")))
 
     @property
     def _place(self) -> tuple[int, int]:
@@ -184,8 +181,7 @@ class ProverVerifierArena(Arena):
             for place, number in enumerate(self.held_out[: self.settings.evaluation_questions])
             for author in PROVERS
         ]
-        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
-        played = [(one.artifact["author"], one.extras) for one in rollouts if one.error is None]
+        played = [(one.artifact["author"], one.extras) for one in await self.finished(requests)]
 
         def accepted(name: str, right: bool) -> list[float]:
             found = [one for author, one in played if author == name and one["right"] == right]

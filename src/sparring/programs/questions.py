@@ -14,6 +14,7 @@ from typing import NotRequired, TypedDict
 
 from sparring.core import InputError
 from sparring.core.answers import same_answer
+from sparring.programs.tasks import question_key
 
 Turns = list[tuple[str, str]]
 """Example turns of a chat: pairs of a request and its desired answer."""
@@ -89,9 +90,10 @@ class Domain(ABC):
         """Return whether a stated result is right, which may take a while."""
         return self.is_correct(result, question)
 
-    @abstractmethod
     def key(self, question: Question) -> str:
-        """Return a key that is the same for different spellings of one question."""
+        """Return a key that is the same for different spellings of one question: by default it in lower case
+        with single spaces."""
+        return question_key(question["question"])
 
 
 class OpenQuestions(Domain):
@@ -136,9 +138,6 @@ class OpenQuestions(Domain):
 
     def is_correct(self, result: str, question: Question) -> bool:
         return same_answer(result, question["ground_truth"])
-
-    def key(self, question: Question) -> str:
-        return " ".join(question["question"].lower().split())
 
 
 def check_questions(given: object) -> list[Question]:

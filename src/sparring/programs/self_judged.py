@@ -11,24 +11,21 @@ from typing import Any
 from sparring.config.adversarial_programs import SelfJudgedSettings
 from sparring.core import (
     Arena,
-    CreditAssigner,
     EpisodeRequest,
     EpisodeState,
     GenerateResult,
-    InferenceClient,
     RewardFn,
     Role,
     Rollout,
     Rubric,
-    VerboseLogger,
 )
 from sparring.programs.points import OBEDIENCE, QUALITY, PointsJudge
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proposer_episodes import PROPOSER, SOLVER, ProposerEpisode, SolveEpisode
 from sparring.programs.questions import Arithmetic, Domain, Question, Turns
 
 EXAMPLES = 8
 HELD_OUT = 128
-DEFAULTS = SelfJudgedSettings()
 
 
 def proposer_reward(rewards: list[float], points: list[float], weight: float) -> float:
@@ -73,9 +70,6 @@ class Instructions(Domain):
 
     def is_correct(self, result: str, question: Question) -> bool:
         return False
-
-    def key(self, question: Question) -> str:
-        return " ".join(question["question"].lower().split())
 
 
 class JudgedSolveEpisode(SolveEpisode):
@@ -152,24 +146,15 @@ class InstructionEpisode(ProposerEpisode):
         return {PROPOSER: float(rollout.extras["valid"])}
 
 
-class SelfJudgedArena(Arena):
+class SelfJudgedArena(ProgramArena[SelfJudgedSettings]):
     """Instructions and their answers; all instructions of an update are compared with each other, and so are
     the answers to one.
 
     ``credit_assigner`` is by default GRPO without a division by the deviation.
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: SelfJudgedSettings = DEFAULTS,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        settings = self.settings
         domain: Domain = Instructions(settings.task) if settings.is_open else Arithmetic()
         by_score = settings.judge_by_score
         quality = PointsJudge(QUALITY, settings.judge_model, by_score)
@@ -206,8 +191,7 @@ class SelfJudgedArena(Arena):
             self.evaluation_request("answer", question, "answer", index)
             for index, question in enumerate(self.held_out)
         ]
-        results = await self.generate_rollouts(propose + answer)
-        finished = [result.rollout for result in results if result.rollout.error is None]
+        finished = await self.finished(propose + answer)
         answered = [one.rewards[SOLVER] for one in finished if one.episode_type == "solve"]
         played = [one.extras for one in finished if one.episode_type == "propose"]
         quality = {"answer quality": [points for one in played for points in one["quality"]]}

@@ -20,8 +20,8 @@ from sparring.config.questions import (
     QuestionColumns,
     QuestionSource,
     SplitQuestions,
+    TaskSettings,
 )
-from sparring.config.tasks import TaskSettings
 from sparring.core import InputError, derive_seed
 from sparring.core.answers import last_number, number_of, stated_answer, stated_number
 from sparring.core.errors import check_installed, first_line, imported, shown

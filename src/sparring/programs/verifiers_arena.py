@@ -16,24 +16,22 @@ from verifiers.v1.utils.loaders import load_environment, load_harness, resolve_e
 from sparring.config.programs import VerifiersSettings
 from sparring.core import (
     Arena,
-    CreditAssigner,
     Episode,
     EpisodeError,
     EpisodeRequest,
     EpisodeState,
     GenerateResult,
-    InferenceClient,
     InputError,
     Role,
     Rollout,
     Rubric,
     SparringError,
-    VerboseLogger,
 )
 from sparring.core.current_episode import count_started, current_episode
 from sparring.core.errors import first_line
 from sparring.core.own_code import loggable, own_code
-from sparring.programs.tasks import hold_out, in_turns
+from sparring.programs.program_arena import ProgramArena
+from sparring.programs.tasks import hold_out
 from sparring.programs.verifiers_agents import FIELD, ONLY_TALK, Exchange, Execution, check_task, recorded
 
 BASH = "bash"
@@ -152,23 +150,15 @@ def _first_of(error: Exception) -> Exception:
     return next((one for one in leaves if isinstance(one, SparringError)), leaves[0])
 
 
-class VerifiersArena(Arena):
+class VerifiersArena(ProgramArena[VerifiersSettings]):
     """Executions of an environment on its tasks. Each of its agents is a role.
 
     An agent that the environment calls not trainable plays with its role's policy and is not trained.
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: VerifiersSettings,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        """Load the environment, and add its agents as roles."""
+        settings = self.settings
         self.env = _environment(settings)
         with own_code(f"the tasks of {settings.taskset} cannot be loaded", f"{FIELD}.taskset"):
             self.tasks = list(itertools.islice(self.env.taskset, settings.tasks))
@@ -199,16 +189,13 @@ class VerifiersArena(Arena):
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next tasks, ``episodes_per_task`` for each."""
         size, each = self.settings.batch_size, self.settings.episodes_per_task
-        numbers = in_turns(self.trained, self.seed, self.step_num, size, each)
-        return [EpisodeRequest("environment", number, {"group": number}) for number in numbers]
+        return self.requests_in_turns("environment", self.trained, size, each, int)
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Run held-out tasks, always the same: ``AGENT reward`` has an entry for each task, the mean over the
         agent's runs in it, because these are not independent."""
-        requests = [
-            self.evaluation_request("environment", number, number)
-            for number in self.held_out[: self.settings.evaluation_tasks]
-        ]
+        numbers = self.held_out[: self.settings.evaluation_tasks]
+        requests = self.evaluation_requests("environment", numbers, int)
         measures: dict[str, list[float]] = {}
         for result in await self.generate_rollouts(requests):
             earned: dict[str, list[float]] = {}

@@ -15,22 +15,20 @@ from typing import Any
 from sparring.config.programs import Form, WorkflowSettings
 from sparring.core import (
     Arena,
-    CreditAssigner,
     Episode,
     EpisodeRequest,
     EpisodeState,
-    InferenceClient,
     Messages,
     Role,
     Rollout,
     Rubric,
-    VerboseLogger,
 )
 from sparring.core.concurrency import all_results
 from sparring.core.messages import said
 from sparring.core.text import speech
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.task_sources import load_split
-from sparring.programs.tasks import Asked, ShortAnswers, Task, TaskQuestion, in_turns
+from sparring.programs.tasks import Asked, ShortAnswers, Task, TaskQuestion
 
 FIELD = "program.questions"
 ROLES = {"review": ("Solver", "Reviewer"), "vote": ("Solver", "Chooser"), "plan": ("Planner", "Worker")}
@@ -179,24 +177,16 @@ def _numbered(name: str, texts: Sequence[str]) -> list[str]:
     return [speech(f"{name} {number}", text.strip()) for number, text in enumerate(texts, start=1)]
 
 
-class WorkflowArena(Arena):
+class WorkflowArena(ProgramArena[WorkflowSettings]):
     """Questions of a source, each worked on several times in an update.
 
     The episodes on a question in an update are compared with each other (``meta["group"]``). All roles have
     one policy, unless the settings' ``policies`` are ``isolated``.
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: WorkflowSettings,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        """Load the questions, and add the roles of the form."""
+        settings = self.settings
         task, self.trained, self.held_out = load_split(settings.questions, FIELD, settings.score)
         self.episode = WorkflowEpisode(task, settings)
         for role_id in ROLES[settings.form]:
@@ -206,9 +196,7 @@ class WorkflowArena(Arena):
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` requests for the next questions, ``episodes_per_question`` for each."""
         size, each = self.settings.batch_size, self.settings.episodes_per_question
-        numbers = in_turns(self.trained, self.seed, self.step_num, size, each)
-        task = self.episode.task
-        return [EpisodeRequest("workflow", task.asked(number), {"group": number}) for number in numbers]
+        return self.requests_in_turns("workflow", self.trained, size, each, self.episode.task.asked)
 
     async def evaluate(self) -> dict[str, list[float]]:
         """Work on held-out questions, always the same; failed episodes are left out.
@@ -216,12 +204,8 @@ class WorkflowArena(Arena):
         ``held-out score``: of the last answer, for each question. ``held-out first answer``: the score of the
         first one, of a Solver or Worker. ``held-out answer stated``: 1, or 0 if no last answer could be read.
         """
-        requests = [
-            self.evaluation_request("workflow", self.episode.task.asked(number), number)
-            for number in self.held_out[: self.settings.evaluation_questions]
-        ]
-        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
-        done = [one for one in rollouts if one.error is None]
+        numbers = self.held_out[: self.settings.evaluation_questions]
+        done = await self.finished(self.evaluation_requests("workflow", numbers, self.episode.task.asked))
         scores = {
             name: await all_results(self.episode.score(one.artifact, one.extras[read]) for one in done)
             for name, read in (("held-out score", "read"), ("held-out first answer", "first"))

@@ -30,8 +30,7 @@ from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
 from sparring.population.opponent_choice import SamplingRule
 from sparring.population.pool_members import POLICY_UID
-from sparring.run.draws import opponent_calls
-from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents
+from sparring.run.evaluation_opponents import all_evaluation_opponents, evaluation_opponents, opponent_calls
 from sparring.run.given_adapters import frozen_of
 from sparring.run.hardware import available_cores, base_dtype, chosen_threads
 

@@ -1,7 +1,6 @@
 """Check a configuration before anything is loaded: quickly, without torch and without a network."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +10,11 @@ from sparring.config.facts import check_packages
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import Arena, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.chat_tokens import LINE_END
-from sparring.core.errors import check_installed
+from sparring.core.errors import check_installed, renaming
 from sparring.core.own_code import name_of
 from sparring.core.text import counted
 from sparring.engine.api_models import api_client
@@ -27,13 +26,14 @@ from sparring.learn.model_files import check_model_name
 from sparring.population import meta_strategies
 from sparring.programs.task_sources import check_task
 from sparring.run.best import check_keep_best
-from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
     OPPONENTS,
+    evaluation_calls,
     evaluation_opponents,
     lasting_opponents,
     measures_nash_conv,
+    opponent_calls,
     tells_moves,
     why_base,
 )
@@ -402,17 +402,6 @@ def check_models_end_answers(env: GameSettings, field: str, fix: str) -> None:
         problem = f"needs answers that a model ends by itself, and in {env.name} stop is {stop}"
         fix += '; for a base model, leave stop out and set template = "fewshot-text"'
         raise InputError(field, problem, fix)
-
-
-@contextmanager
-def renaming(names: Mapping[str, str]) -> Iterator[None]:
-    """Let an InputError name the field, or the table that it is in, as the user wrote it."""
-    try:
-        yield
-    except InputError as error:
-        parent = next((one for one in names if error.field.startswith(f"{one}.")), "")
-        field = names[parent] + error.field.removeprefix(parent) if parent else error.field
-        raise InputError(names.get(error.field, field), error.problem, error.fix) from error
 
 
 def notes_on(config: Config) -> list[str]:

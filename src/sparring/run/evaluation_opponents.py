@@ -1,14 +1,16 @@
-"""The opponents of evaluations: the configured ones, or those that an environment allows."""
+"""The opponents of evaluations, the configured ones or those that an environment allows; and how answers that
+nobody learns from are drawn."""
 
 from sparring.config import Config
 from sparring.config.play import EvaluatedGameSettings
-from sparring.core import InputError
+from sparring.core import CallSettings, InputError
 from sparring.core.adapters import BASE
 from sparring.engine.api_models import api_client, is_adapter, is_api_model, refuse_credentials
 from sparring.envs import catalog
 from sparring.envs.catalog import library_of
 from sparring.envs.scripted import PLAYER_NAMES
 from sparring.envs.textarena_moves import family_of
+from sparring.learn.own_sampling import drawing
 from sparring.run.given_adapters import frozen_of
 
 OPPONENTS = (*PLAYER_NAMES, BASE)
@@ -85,3 +87,23 @@ def check_opponent_name(name: str, field: str) -> None:
         raise InputError(
             field, f"{name} needs {error.field}, which {error.problem}", f"Set it, {local}"
         ) from error
+
+
+def evaluation_calls(config: Config, game: EvaluatedGameSettings) -> CallSettings:
+    """Return the temperature and the sampling of the model in the matches of a game, as far as they are set.
+
+    Raises InputError: its model does not say how it is sampled.
+    """
+    evaluation = config.evaluation
+    field, settings = "evaluation.sampling", evaluation.sampling
+    if game.sampling is not None:
+        place = [one.key for one in config.evaluation.envs].index(game.key)
+        field, settings = f"evaluation.envs.{place}.sampling", game.sampling
+    temperature = evaluation.temperature if game.temperature is None else game.temperature
+    return CallSettings(temperature).over(drawing(settings, config.model.name, field))
+
+
+def opponent_calls(config: Config) -> CallSettings:
+    """Return those of models that are not in training, in games of training and of evaluations; errors are as
+    in :func:`evaluation_calls`."""
+    return drawing(config.population.sampling, config.model.name, "population.sampling")

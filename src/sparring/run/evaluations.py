@@ -18,12 +18,13 @@ from sparring.evaluation.match import Mixture, play_match
 from sparring.evaluation.nash_conv import TooSlow, nash_conv
 from sparring.evaluation.results import MatchResult, evaluation_path, failures_text, write_evaluation
 from sparring.run.assembly import evaluated_uid
-from sparring.run.draws import evaluation_calls, opponent_calls
 from sparring.run.evaluation_opponents import (
     MIXTURE,
+    evaluation_calls,
     evaluation_opponents,
     lasting_opponents,
     measures_nash_conv,
+    opponent_calls,
 )
 from sparring.run.given_adapters import frozen_of
 from sparring.run.progress import RunProgress

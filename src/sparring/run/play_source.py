@@ -14,7 +14,7 @@ from sparring.collection.serialization import UNREADABLE
 from sparring.collection.sinks import JsonlSink
 from sparring.config import Config
 from sparring.config.league import LeagueSettings
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import InferenceClient, derive_seed
 from sparring.core.confidence_intervals import Interval
 from sparring.core.files import remove_directory

@@ -10,7 +10,7 @@ from sparring.core.own_code import list_of, method_of, own_code, state_of
 from sparring.evaluation.match import earned_by_role
 from sparring.population.model_pool import ModelPool
 from sparring.population.payoff_games import PayoffGame
-from sparring.run.draws import opponent_calls
+from sparring.run.evaluation_opponents import opponent_calls
 from sparring.run.program_seats import rate_members
 from sparring.run.programs import NOTHING_TO_PLAY, seats_of_program
 

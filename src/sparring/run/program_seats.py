@@ -13,7 +13,7 @@ from sparring.core.played import finite_reward
 from sparring.evaluation.match import earned_by_role
 from sparring.population.league import League
 from sparring.population.model_pool import ModelPool
-from sparring.run.draws import opponent_calls
+from sparring.run.evaluation_opponents import opponent_calls
 from sparring.run.programs import seats_of_program
 
 

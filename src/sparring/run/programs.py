@@ -2,15 +2,15 @@
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sparring.config import Config
 from sparring.config.adversarial_programs import CorpusSettings, ProverVerifierSettings, SelfJudgedSettings
+from sparring.config.base import Sharing
 from sparring.config.league import Seats
 from sparring.config.play import Games
-from sparring.config.program_base import Sharing
 from sparring.config.programs import (
     DebateSettings,
     Program,
@@ -49,10 +49,10 @@ from sparring.evaluation.results import MeasureResult
 from sparring.learn.own_sampling import drawing
 from sparring.programs.corpus import CorpusArena
 from sparring.programs.debate import DebateArena
+from sparring.programs.program_arena import QuestionArena
 from sparring.programs.proofs.arena import ProofArena
 from sparring.programs.proposer_solver import ProposerSolverArena
 from sparring.programs.prover_verifier import ProverVerifierArena
-from sparring.programs.question_arena import QuestionArena
 from sparring.programs.self_judged import SelfJudgedArena
 from sparring.programs.workflows import WorkflowArena
 from sparring.run.rewards import build_credit
@@ -140,6 +140,13 @@ def check_first_batch(arena: Arena) -> None:
     if unknown:
         known = ", ".join(arena.episodes) or "none"
         raise InputError("program", f"get_batch asks for the episode {unknown[0]}", f"There are: {known}")
+
+
+def check_roles_exist(arena: Arena, names: Iterable[str], field: str) -> None:
+    """Raise an InputError if the arena has no role of one of these names."""
+    if unknown := {*names} - arena.roles.keys():
+        fix = f"It has: {', '.join(arena.roles)}"
+        raise InputError(field, f"the program has no role {min(unknown)}", fix)
 
 
 def seats_of_program(arena: Arena) -> Seats:
@@ -267,10 +274,8 @@ def _set_roles(arena: Arena, config: Config) -> None:
         }
         changes = {name: one for name, one in own.items() if getattr(role, name) == getattr(plain, name)}
         arena.add_role(replace(role, **changes))
+    check_roles_exist(arena, config.roles, "roles")
     for role_id, settings in config.roles.items():
-        if role_id not in arena.roles:
-            fix = f"It has: {', '.join(arena.roles)}"
-            raise InputError("roles", f"the program has no role {role_id}", fix)
         drawn = drawing(settings.sampling, config.model.name, f"roles.{role_id}.sampling")
         of_draws = {name for name in RoleSettings.model_fields if "sampling" in name or "temperature" in name}
         given = settings.model_dump(exclude_none=True, exclude=of_draws)
@@ -321,10 +326,8 @@ def _check_population(arena: Arena, config: Config) -> None:
             f"meta-nash needs two roles that are trained, but the program has {', '.join(map(str, trained))}"
         )
         raise InputError("population.sample_mode", problem, "Choose another mode, such as pfsp")
+    check_roles_exist(arena, config.population.roles, "population.roles")
     for name in config.population.roles:
-        if name not in arena.roles:
-            fix = f"It has: {', '.join(arena.roles)}"
-            raise InputError("population.roles", f"the program has no role {name}", fix)
         if (policy := arena.roles[name].policy) in arena.frozen:
             problem = f"{name} plays {policy}, which is not trained"
             raise InputError("population.roles", problem, "Name roles that are trained")

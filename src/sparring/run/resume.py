@@ -10,12 +10,11 @@ from sparring.config import Config, load_config
 from sparring.config.loading import flat_fields
 from sparring.core import InputError
 from sparring.core.adapters import STATE_FILE
-from sparring.core.errors import DamagedState
+from sparring.core.errors import DamagedState, renaming
 from sparring.core.manifest import check_files, damaged
 from sparring.learn.model_files import check_base, fingerprint
 from sparring.learn.saved_states import newest_whole
 from sparring.run.best import has_settled
-from sparring.run.checks import renaming
 from sparring.run.run_directory import RunDirectory
 from sparring.run.run_layout import PSRO_FILE
 from sparring.run.saved_state import SavedState, changed_logs, check_logs, read_saved_state

@@ -7,7 +7,7 @@ from sparring.collection.rollout_log import write_rollouts
 from sparring.config import Config
 from sparring.config.model import InferenceSettings
 from sparring.config.population import EvaluationSettings
-from sparring.config.tasks import TaskSettings
+from sparring.config.questions import TaskSettings
 from sparring.core import CallSettings, InferenceClient, InputError, derive_seed
 from sparring.core.reasoning import checked_tags
 from sparring.evaluation.figures import figure_text, figures_of

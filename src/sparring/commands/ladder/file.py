@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sparring.config.base import FilePath, Line, Name, Settings
-from sparring.config.problems import first_problem
+from sparring.config.problems import read_settings
 from sparring.config.toml_files import read_toml, toml_text
 from sparring.core import InputError
 from sparring.evaluation.figures import NASH_CONV
@@ -74,10 +74,7 @@ def read_ladder(path: Path) -> LadderSettings:
     _check_known(data, LadderSettings)
     for name, entry in _tables(data.get("entries")):
         _check_known(entry, EntrySettings, f"entries.{name}.")
-    try:
-        settings = LadderSettings.model_validate(data)
-    except ValidationError as error:
-        raise first_problem(error, data) from error
+    settings = read_settings(LadderSettings, data)
     for section in ("games", "recipes", "opponents", "entries"):
         for name in data.get(section, ()):
             if not _NAME.fullmatch(name):

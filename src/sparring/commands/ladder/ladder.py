@@ -12,8 +12,7 @@ from sparring.commands.ladder.page import ladder_html
 from sparring.commands.ladder.results import PAGE, RESULTS, CellResult, LadderResult, machine, value_text
 from sparring.commands.ladder.running import Play, play_cells
 from sparring.commands.ladder.standings import standings_of
-from sparring.core import SparringError
-from sparring.core.files import write_file
+from sparring.core.files import unwritable, write_file
 from sparring.core.text import counted, one_line, precise_duration_text
 from sparring.evaluation.match import Progress
 from sparring.evaluation.tournament_files import lock_results
@@ -107,8 +106,7 @@ def run_ladder(
         progress.say("stopped; give the same command again, and it goes on")
         raise
     except OSError as error:
-        problem = f"{out} cannot be written ({error}): free the disk or fix its permissions"
-        raise SparringError(f"{problem}, and give this command again") from error
+        raise unwritable(out, error) from error
     finally:
         os.close(lock)
 

@@ -18,7 +18,7 @@ from sparring.engine.api_models import is_api_model
 from sparring.evaluation.figures import MASS, figures_of
 from sparring.evaluation.nash_conv import nash_conv_of_table
 from sparring.evaluation.policy_file import read_policy
-from sparring.evaluation.results import GameRecord, MatchResult, Side, outcome_of
+from sparring.evaluation.results import GameRecord, MatchResult, outcome_of, side_of
 from sparring.evaluation.tournament_files import (
     GAMES,
     NASH_CONVS,
@@ -170,9 +170,7 @@ class MemberCell(OtherCell):
         for game in games.values():
             seat = game.players.index(uid)
             outcome = outcome_of(dict(enumerate(game.rewards)), seat)
-            ended: Side | None = None
-            if game.invalid is not None:
-                ended = "model" if game.invalid == seat else "opponent"
+            ended = side_of(game.invalid, seat)
             match.add(GameRecord(seat, game.rewards[seat], outcome, ended, False, 0, 0))
         return match
 

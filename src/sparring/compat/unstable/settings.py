@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from pydantic import ValidationError
-
 from sparring.cluster.engines.host import EngineSettings
 from sparring.config.base import Settings
 from sparring.config.model import InferenceSettings, LoraSection, ModelSettings
-from sparring.config.problems import first_problem
+from sparring.config.problems import read_settings
 from sparring.core import InputError
 
 VLLM_CONFIG_KEYS = {
@@ -87,8 +85,7 @@ def _sections(field: str, given: Mapping[str, Any], keys: Mapping[str, str]) -> 
         section, _, name = keys[key].partition(".")
         data.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
     try:
-        return _Sections.model_validate(data)
-    except (ValidationError, InputError) as error:
-        problem = first_problem(error, data) if isinstance(error, ValidationError) else error
-        key = next(key for key, name in keys.items() if problem.field.startswith(name))
-        raise InputError(f"{field}.{key}", problem.problem, problem.fix) from error
+        return read_settings(_Sections, data)
+    except InputError as error:
+        key = next(key for key, name in keys.items() if error.field.startswith(name))
+        raise InputError(f"{field}.{key}", error.problem, error.fix) from error

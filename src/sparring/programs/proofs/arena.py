@@ -5,18 +5,13 @@ from typing import Any, cast
 
 from sparring.config.programs import ProofsSettings
 from sparring.core import (
-    Arena,
     Artifact,
-    ArtifactStore,
-    CreditAssigner,
     EpisodeRequest,
     GenerateResult,
-    InferenceClient,
     InputError,
     Role,
-    VerboseLogger,
-    derive_seed,
 )
+from sparring.programs.program_arena import ProgramArena
 from sparring.programs.proofs.claim_files import claims_of
 from sparring.programs.proofs.claims import split
 from sparring.programs.proofs.episode import ProofEpisode
@@ -26,7 +21,7 @@ from sparring.programs.proofs.state import ProofState, measures_of
 TOKENS_PER_WORD = 1.5
 
 
-class ProofArena(Arena):
+class ProofArena(ProgramArena[ProofsSettings]):
     """Interactive proofs of the claims of the store ``claims``, which holds their ids.
 
     Each agent of the protocol is a role. The proofs of one claim in a step are compared with each other
@@ -35,17 +30,8 @@ class ProofArena(Arena):
     it to 0 for training by tokens.
     """
 
-    def __init__(
-        self,
-        client: InferenceClient,
-        settings: ProofsSettings,
-        *,
-        seed: int = 0,
-        credit_assigner: CreditAssigner | None = None,
-        logger: VerboseLogger | None = None,
-    ) -> None:
-        super().__init__(client, credit_assigner, seed=seed, logger=logger)
-        self.settings = settings
+    def set_up(self) -> None:
+        settings = self.settings
         self.protocol = build_protocol(settings.protocol, settings)
         given = settings.claims
         claims, self.held_out = split(claims_of(given), given.test_size, given.seed)
@@ -62,7 +48,7 @@ class ProofArena(Arena):
             examples=settings.examples,
         )
         self.add_episode("proof", episode)
-        store = self.add_store("claims", ArtifactStore(seed=derive_seed(seed, "claims")))
+        store = self.add_store("claims")
         for claim in claims:
             store.add(Artifact(None, claim.id))
 
@@ -87,8 +73,7 @@ class ProofArena(Arena):
             for index, claim in enumerate(self.held_out[: self.settings.evaluation_claims])
             for proof in range(self.settings.evaluation_proofs)
         ]
-        rollouts = [result.rollout for result in await self.generate_rollouts(requests)]
-        return measures_of([cast(ProofState, one.extras) for one in rollouts if one.error is None])
+        return measures_of([cast(ProofState, one.extras) for one in await self.finished(requests)])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict`; other claims raise an InputError."""

@@ -1,7 +1,8 @@
-"""Generate docs/configuration.md from the fields: ``python -m sparring.config.reference > FILE``."""
+"""Generate docs/configuration.md from the fields: ``python tests/configuration_page.py > FILE``."""
 
 from inspect import get_annotations
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -16,7 +17,6 @@ from sparring.config.fields import (
     is_table_by_name,
     models_in,
     tags_of,
-    type_text,
 )
 from sparring.config.loading import preset_names
 from sparring.config.problems import number_text
@@ -42,7 +42,7 @@ replace fields, tables are laid over tables of the same `type`, and lists replac
 The path of a model's directory, or of a class of your own, is relative to the file that names it and,
 on the command line, to the working directory. A run stores absolute paths, so it resumes from anywhere.
 
-This page is generated from the source: `python -m sparring.config.reference > docs/configuration.md`.
+This page is generated from the source: `python tests/configuration_page.py > docs/configuration.md`.
 """
 
 
@@ -142,7 +142,7 @@ def _type(info: FieldInfo) -> str:
         for attribute, words in _BOUNDS.items():
             if hasattr(bound, attribute):
                 bounds.append(f"{words} {number_text(getattr(bound, attribute))}")
-    return ", ".join([type_text(info.annotation), *bounds])
+    return ", ".join([_type_text(info.annotation), *bounds])
 
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
@@ -163,6 +163,30 @@ def _plain(value: Any) -> Any:
         default = {name: info.default for name, info in type(value).model_fields.items()}
         return {name: _plain(one) for name, one in given.items() if name == "type" or one != default[name]}
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _type_text(annotation: Any) -> str:
+    """Describe a field's type in words."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_text(parts[0])
+    if origin is Literal:
+        return ", ".join(f'`"{part}"`' for part in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(part) for part in parts if part is not NoneType)
+    if origin is list:
+        return f"list of {_PLURALS.get(_bare(parts[0]), 'tables')}"
+    if origin is tuple:
+        return f"list of {len(parts)} {_PLURALS[_bare(parts[0])]}"
+    return _NAMES.get(annotation, "table")
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+_NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_PLURALS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def _text(docstring: str | None) -> str:

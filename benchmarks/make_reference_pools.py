@@ -1,4 +1,4 @@
-"""Make the reference pools that ship, in ten minutes: ``python -m sparring.commands.reference_table``.
+"""Make the reference pools that ship, in ten minutes: ``python benchmarks/make_reference_pools.py``.
 
 What members earn is computed exactly where OpenSpiel lists a game's positions; elsewhere they play.
 """
