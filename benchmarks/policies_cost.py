@@ -49,7 +49,7 @@ def proposer_solver(players: int, games: int) -> dict[str, str]:
     """Return the settings of a league over a program's two roles; a single player has both."""
     if players == 1:
         shared = {f"roles.{role}.policy": "both" for role in ROLES}
-        return {**shared, "league.players": main_players({"both": ()})}
+        return {**shared, "league.players": main_players({"both": ()}), "learning.policies": "{}"}
     seats = {role.lower() + "-another" * number: [role] for number in range(players // 2) for role in ROLES}
     return {"league.players": main_players(seats)}
 
