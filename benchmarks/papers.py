@@ -30,23 +30,27 @@ def names() -> list[str]:
     return sorted(path.stem.removesuffix(SMALL) for path in presets.glob(f"*{SMALL}.toml"))
 
 
-def trained(out: Path, name: str, seed: int, more: Sequence[str]) -> RunDirectory:
-    """Train a small preset on one thread, as far as the run is not there already."""
-    preset = f"papers/{name}{SMALL}"
-    given = [f"--{one}" for one in more]
-    run = RunDirectory(out / f"{name}-{seed}")
+def trained(path: Path, paper: str, seed: int, more: Sequence[str] = ()) -> RunDirectory:
+    """Train a paper's small preset on one thread into ``path``, as far as the run is not there already.
+
+    ``more`` are further fields, as ``FIELD=VALUE``.
+    """
+    preset = f"papers/{paper}{SMALL}"
+    run = RunDirectory(path)
     updates = load_config(preset, dict(one.split("=", 1) for one in more)).learning.steps
     if not run.is_finished(updates):
-        begin = ["train", preset, "--seed", str(seed), "--name", run.path.name, "--model.threads=1"]
-        begun = (run.path / "config.toml").exists()
-        again = ["train", "--resume", str(run.path)]
-        sparring(*(again if begun else [*begin, f"--run.directory={out}", *given]))
+        begin = ["train", preset, "--seed", str(seed), "--name", path.name, "--model.threads=1"]
+        begun = (path / "config.toml").exists()
+        again = ["train", "--resume", str(path)]
+        given = [f"--run.directory={path.parent}", *(f"--{one}" for one in more)]
+        sparring(*(again if begun else [*begin, *given]))
     return run
 
 
 def minutes(run: RunDirectory) -> float:
     """Return the minutes in which a run played, learned and evaluated."""
-    return sum(line.get(name, 0) for line in read_metrics(run.metrics_file) for name in SECONDS) / 60
+    lines = read_metrics(run.metrics_file)
+    return sum(float(line.get(name, 0)) for line in lines for name in SECONDS) / 60
 
 
 def rows(name: str, entry: ComparedEntry) -> list[list[str]]:
@@ -75,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     table = list[list[str]]()
     for name in options.names or names():
-        runs = [trained(options.out, name, seed, options.set) for seed in options.seeds]
+        runs = [trained(options.out / f"{name}-{seed}", name, seed, options.set) for seed in options.seeds]
         if len(runs) > 1:
             for entry in read_entries([str(run.path) for run in runs]):
                 table += rows(name, entry)
