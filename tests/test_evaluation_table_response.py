@@ -2,19 +2,23 @@
 for want of games."""
 
 import asyncio
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparring.config.play import GameSettings
-from sparring.core import AgentSpec, Arena, MockInferenceClient, PlaySpec, SparringError
+from sparring.core import AgentSpec, Arena, Messages, MockInferenceClient, PlaySpec, SparringError
 from sparring.core.errors import DamagedState
 from sparring.core.play import GameTurn
 from sparring.envs.game_episode import build_episode
+from sparring.envs.openspiel_game import load_game
+from sparring.envs.templates import get_template
 from sparring.evaluation.best_response import Gains, measure_gains
 from sparring.evaluation.match import Play, SeatedGame, play_of_game
-from sparring.evaluation.nash_conv import nash_conv_of_table
+from sparring.evaluation.nash_conv import nash_conv_of_table, prompt_of, states_of
+from sparring.evaluation.played_gains import GameAsPlayed
 from sparring.evaluation.table_response import TableResponse, TableResponses
 from sparring.evaluation.venues import GameVenue
 
@@ -65,6 +69,33 @@ def test_nobody_gains_against_an_equilibrium() -> None:
     found = asyncio.run(respond("kuhn_poker", 512, 600, name="optimal"))
     assert found.total.low < 0.01
     assert found.total.high > -0.1
+
+
+@pytest.mark.parametrize("env_id", ["kuhn_poker", "liars_dice(numdice=1,dice_sides=3)", "tiny_hanabi"])
+@pytest.mark.parametrize("legal", [0.0, 0.05])
+def test_a_response_learns_where_the_policy_hardly_ever_makes_a_move(env_id: str, legal: float) -> None:
+    env, policy = GameSettings(id=env_id, num_players=2), [AgentSpec("model", "any")] * 2
+    template, drawn = get_template(env.template), random.Random(SEED)
+
+    def answer(messages: Messages, *_: object) -> str:
+        moves = by_prompt[str(messages)]
+        return template.answer(drawn.choice(moves)) if drawn.random() < legal else "I do not know"
+
+    states = states_of(env_id)
+    by_prompt = {str(prompt_of(env_id, template, one)): one.legal_actions for one in states}
+    chosen = {one.info_state: (dict.fromkeys(one.actions, 1 / len(one.actions)), legal) for one in states}
+    exact = sum(GameAsPlayed(load_game(env_id), chosen).gains())
+
+    async def gains() -> Gains:
+        responses = TableResponses(2, SEED)
+        play = play_of_game(Arena(MockInferenceClient(answer)), build_episode(env, stand_in=responses))
+        await responses.learn(play, env.name, policy, 1200, ignored)
+        response = [replace(agent, stand_in=True) for agent in policy]
+        return (await measure_gains(play, GameVenue(env), policy, response, 800, SEED, ignored))[0]
+
+    found = asyncio.run(gains())
+    assert 0.85 * exact <= found.total.high
+    assert found.total.low <= exact + 1e-9
 
 
 def test_a_response_without_games_plays_as_the_policy() -> None:

@@ -44,6 +44,7 @@ class SeenPosition(msgspec.Struct):
         earned: the sum of the rewards of those that had no further position.
         next: how many went on to each of the further positions, by key.
         value: of the best move; 0 before the first game.
+        met: whether a game that came here was learned from, also if the policy's answer was no move.
     """
 
     moves: list[str]
@@ -51,6 +52,7 @@ class SeenPosition(msgspec.Struct):
     earned: list[float]
     next: list[dict[str, int]]
     value: float = 0.0
+    met: bool = False
 
     @classmethod
     def of(cls, moves: Sequence[str]) -> "SeenPosition":
@@ -128,7 +130,7 @@ class TableResponse:
             return None
         if not self.explores:
             return self._best(position)
-        if not any(position.games):
+        if not position.met:
             return None
         rng = random.Random(derive_seed(self.seed, spec.seed, turn))
         return moves[self._explored(position, rng)]
@@ -139,7 +141,10 @@ class TableResponse:
         for turn in turns:
             key = key_of(turn["observation"])
             position = self.table.positions.get(key)
-            if turn["pid"] == self.seat and position is not None and turn["action"] in position.moves:
+            if turn["pid"] != self.seat or position is None:
+                continue
+            position.met = True
+            if turn["action"] in position.moves:
                 path.append((key, position.moves.index(turn["action"])))
         self.table.add(path, reward)
 
