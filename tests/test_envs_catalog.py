@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sparring.commands.calibrate import GAMES as CALIBRATED
 from sparring.core import InputError
-from sparring.envs.catalog import describe, library_of, list_environments, make_game
+from sparring.envs.catalog import describe, library_of, list_environments, longest_move, make_game
+from sparring.evaluation.nash_conv import states_of
 
 
 @pytest.mark.parametrize(
@@ -127,3 +129,13 @@ def test_the_catalog_loads_without_the_game_libraries():
 def test_a_version_in_a_games_parameters_does_not_make_it_textarenas():
     assert library_of("TicTacToe-v0-train") == "textarena"
     assert library_of("misere(game=efg_game(filename=kuhn-v2.efg))") == "openspiel"
+
+
+@pytest.mark.parametrize("env_id", [one for one in CALIBRATED if one != "tiny_bridge_2p"])
+def test_the_longest_move_of_random_games_is_that_of_all_positions(env_id):
+    moves = [move for state in states_of(env_id) for move in state.legal_actions]
+    assert longest_move(env_id) == max(map(len, moves))
+
+
+def test_games_that_do_not_list_their_moves_beforehand_have_no_longest_one():
+    assert longest_move("TicTacToe-v0-train") == 0

@@ -94,7 +94,7 @@ def _in_game(query: AgentQuery) -> Answered:
     if checked_seats(env_id, query.num_players, query.template) < 2:
         raise InputError("env.id", f"{env_id} is a game for one player", "Choose a game with opponents")
     agent = find_agent(query.name, POLICY, env_id, FIELD)
-    source = _model_of(query, agent)
+    source = _model_of(query, agent).for_game(env_id)
     venue = GameVenue(source.environment(env_id, query.template, query.num_players))
     return Answered(query, agent, venue, _policy(query, agent, source, venue), source)
 

@@ -22,6 +22,7 @@ from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.env_id import env_name
 from sparring.core.files import write_file
 from sparring.core.text import file_part
+from sparring.envs.catalog import longest_move
 from sparring.envs.openspiel_game import game_at, load_game
 from sparring.evaluation.calibration import CALIBRATION_FILE, Calibration, CalibrationCell
 from sparring.evaluation.match import Progress
@@ -54,8 +55,6 @@ MODEL = BUNDLED_MODEL
 TRAINING = {
     **{"learning.steps": "6", "collection.games_per_step": "512", "collection.concurrency": "512"},
     **{
-        "inference.max_tokens": "12",
-        "learning.max_generation_len": "12",
         "model.threads": "1",
         "model.dtype": "auto",
     },
@@ -112,6 +111,8 @@ def tables() -> dict[str, Callable[[str], Policy]]:
 
 
 LANGUAGE_MODELS = ("untrained", "trained")
+LEAST_TOKENS = 12
+"""An answer's limit in the short training is as many tokens, or more where moves are longer."""
 SHARE_OF_GAMES = 4
 """Language models answer slowly, so they learn from, and are measured by, one game in so many."""
 POLICIES = (*tables(), *LANGUAGE_MODELS)
@@ -180,9 +181,10 @@ def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> 
 
 def training_of(env_id: str) -> Config:
     """Return the configuration of the short training in a game."""
-    seats = str(load_game(env_id).num_players())
+    seats, limit = load_game(env_id).num_players(), str(max(LEAST_TOKENS, longest_move(env_id)))
     games = {"envs": f"[{{id = {json.dumps(env_id)}, num_players = {seats}, explore = 0.2}}]"}
-    return load_config("kuhn", TRAINING | games)
+    limits = dict.fromkeys(("inference.max_tokens", "learning.max_generation_len"), limit)
+    return load_config("kuhn", TRAINING | games | limits)
 
 
 def _measure(

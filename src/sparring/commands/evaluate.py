@@ -115,11 +115,11 @@ def evaluate(
         with renaming({"evaluation.nash_conv": "nash_conv"}):
             check_nash_conv(env_id)
     bare, settings = split_sampling(name)
-    source = _with_options(find_player(bare), template_options)
+    source = _with_options(find_player(bare), template_options).for_game(env_id)
     calls = member_calls(settings, source.model.name, "MODEL_OR_RUN").over(CallSettings(temperature))
     drawn, sampling = calls.temperature or 0.0, calls.sampling or AS_LEARNED
     model, env = Member(MODEL, "model", bare, source), source.environment(env_id, template, num_players)
-    other = None if env.num_players == 1 else find_opponent(opponent, source)
+    other = None if env.num_players == 1 else find_opponent(opponent, source, env_id)
     if nash_conv:
         check_models_end_answers(env, "nash_conv", "Leave it out")
     venue = GameVenue(env)

@@ -130,7 +130,8 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
             problem = f"the base model of {member.name} {difference}"
             raise InputError("members", problem, "All models of a tournament have one base model")
     # The first one, so that further members change nothing.
-    limit = next((one.source.max_tokens for one in members if one.source is not None), MAX_TOKENS)
+    base_alone = ModelSource(base) if env_id is None else ModelSource(base).for_game(env_id)
+    limit = next((one.source.max_tokens for one in members if one.source is not None), base_alone.max_tokens)
     return [
         replace(one, base_tokens=limit, calls=_calls(one, settings, base.name, "members"))
         for one, (_, settings) in zip(members, named, strict=True)
@@ -159,8 +160,8 @@ def check_match_opponent(written: str, env_id: str) -> None:
         raise InputError("opponent", f"{name!r} is neither an opponent nor a run", fix)
 
 
-def find_opponent(written: str, model: ModelSource) -> Member:
-    """Find who plays a match against a model: a scripted player, ``base``, or another model.
+def find_opponent(written: str, model: ModelSource, env_id: str) -> Member:
+    """Find who plays a match of a game against a model: a scripted player, ``base``, or another model.
 
     Raises:
         InputError: it has another base model.
@@ -170,7 +171,7 @@ def find_opponent(written: str, model: ModelSource) -> Member:
         kind: Literal["model", "script"] = "model" if name == BASE else "script"
         member = Member(name, kind, name, base_tokens=model.max_tokens)
         return replace(member, calls=_calls(member, settings, model.model.name, "opponent"))
-    source = find_player(name)
+    source = find_player(name).for_game(env_id)
     both = source.trained and model.trained
     if difference := base_difference(source.model, model.model, trained=both):
         problem = f"the base model of {name} {difference}"
@@ -270,7 +271,8 @@ def _find(name: str, uid: str, env_id: str | None) -> Member:
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "members"}):
         try:
-            return Member(uid, "model", name, find_player(name))
+            source = find_player(name)
+            return Member(uid, "model", name, source if env_id is None else source.for_game(env_id))
         except InputError as error:
             meant = get_close_matches(name, [*PLAYER_NAMES, BASE], n=1, cutoff=0.75)
             if not meant or close_run(name) or Path(name).exists():

@@ -6,7 +6,7 @@ A name is found without torch, so that a wrong one is reported at once.
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from sparring.config.problems import read_settings
 from sparring.core import InputError
 from sparring.core.adapter_config import read_adapter_config
 from sparring.core.adapters import ADAPTER_CONFIG, ADAPTER_FILE, BASE, BUNDLED_MODEL, TRAINED, is_reserved
+from sparring.envs.catalog import longest_move
 from sparring.envs.policy_lines import is_policy_file
 from sparring.evaluation.match import Mixture
 from sparring.evaluation.venues import ProgramVenue, Venue
@@ -120,6 +121,15 @@ class ModelSource:
         An adapter or a base model alone does not say how the base was quantized, and plays on any.
         """
         return self.config is not None or bool(self.members)
+
+    def for_game(self, env_id: str) -> "ModelSource":
+        """Return this model with room in its answers for the moves of a game that it did not train in.
+
+        A token is at least a character, so the characters of the longest move are enough.
+        """
+        if any(env.env_id == env_id for env in self.envs):
+            return self
+        return replace(self, max_tokens=max(self.max_tokens, longest_move(env_id)))
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
         """Return how to play ``env_id``: as the run did, unless the arguments ask otherwise."""

@@ -92,7 +92,7 @@ class PersonsGames:
     ) -> None:
         env_id = absolute_id(env_id, Path())
         checked_seats(env_id, None, template)
-        source = find_player(run)
+        source = find_player(run).for_game(env_id)
         member, env = Member(MODEL, "model", run, source), source.environment(env_id, template, None)
         if seat is not None and seat >= env.num_players:
             problem = f"{seat} is not one of the {env.num_players} seats"

@@ -1,5 +1,6 @@
 """The catalog of environments: creates games by id, lists them, and explains why one is not playable."""
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from sparring.envs.game import Game
 from sparring.envs.known_ids import NEEDS, suggest, textarena_facts
 
 Library = Literal["textarena", "openspiel", "python", "environment"]
+_RANDOM_GAMES, _RANDOM_TURNS = 20, 100
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,26 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
     from sparring.envs.openspiel_game import OpenSpielGame
 
     return OpenSpielGame(env_id, seed)
+
+
+@lru_cache(maxsize=256)
+def longest_move(env_id: str) -> int:
+    """Return the characters of the longest move that some random games list; 0 for games of other libraries
+    than OpenSpiel, whose moves are listed by the running game or not at all."""
+    if library_of(env_id) != "openspiel":
+        return 0
+    from sparring.envs.openspiel_game import OpenSpielGame
+
+    drawn, longest = random.Random(0), 0
+    for seed in range(_RANDOM_GAMES):
+        game = OpenSpielGame(env_id, seed)
+        for _ in range(_RANDOM_TURNS):
+            if game.done:
+                break
+            moves = game.legal_actions()
+            longest = max(longest, *map(len, moves))
+            game.apply(drawn.choice(moves))
+    return longest
 
 
 @lru_cache(maxsize=1024)
