@@ -25,7 +25,7 @@ class Curve:
     @classmethod
     def of(cls, run: Path) -> "Curve":
         """Read a run."""
-        files = sorted((run / "evaluation").glob("step-*-nash-conv.json"))
+        files = sorted((run / "evaluation").glob("step-*-nash-conv*.json"))
         found = map(read_evaluation, files)
         return cls({step: one.nash_conv for step, one in found if isinstance(one, NashConvResult)})
 
