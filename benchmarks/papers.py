@@ -10,24 +10,23 @@ Needs:    this package and the model of the presets. A run that is finished is n
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from measuring import print_table
 from sparring.collection import read_metrics
 from sparring.commands.compare import ComparedEntry, Summary, read_entries
-from sparring.config import load_config
+from sparring.config.loading import load_config, preset_names
 from sparring.run.run_directory import RunDirectory
 from training_runs import over_runs, sparring
 
-SMALL = "-small"
+PAPERS, SMALL = "papers/", "-small"
 SECONDS = ("time/play_seconds", "time/learn_seconds", "time/evaluation_seconds")
 
 
 def names() -> list[str]:
     """Return the papers that have a small preset."""
-    presets = Path(str(files("sparring.config").joinpath("presets", "papers")))
-    return sorted(path.stem.removesuffix(SMALL) for path in presets.glob(f"*{SMALL}.toml"))
+    small = (name for name in preset_names() if name.endswith(SMALL))
+    return [name.removeprefix(PAPERS).removesuffix(SMALL) for name in small]
 
 
 def trained(path: Path, paper: str, seed: int, more: Sequence[str] = ()) -> RunDirectory:
@@ -35,7 +34,7 @@ def trained(path: Path, paper: str, seed: int, more: Sequence[str] = ()) -> RunD
 
     ``more`` are further fields, as ``FIELD=VALUE``.
     """
-    preset = f"papers/{paper}{SMALL}"
+    preset = f"{PAPERS}{paper}{SMALL}"
     run = RunDirectory(path)
     updates = load_config(preset, dict(one.split("=", 1) for one in more)).learning.steps
     if not run.is_finished(updates):

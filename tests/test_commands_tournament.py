@@ -345,14 +345,14 @@ def test_every_member_has_a_name_of_its_own(trained, tmp_path, monkeypatch):
 def test_a_model_has_room_for_the_moves_of_a_game_that_it_did_not_train_in():
     rules = "board_width=2,board_height=2,ship_sizes=[1],ship_values=[1],num_shots=2"
     battleship = f"battleship({rules},allow_repeated_shots=False)"
-    for env_id, least in ((battleship, longest_move(battleship)), ("kuhn_poker", 16)):
+    for env_id, least in ((battleship, longest_move(battleship, 2)), ("kuhn_poker", 16)):
         base, _ = find_members(["base", "random"], env_id)
         (agent, _) = base.agents(GameVenue(environment_of([base], env_id, None)))
         assert agent.max_tokens == least
     source = ModelSource(ModelSettings(), max_tokens=8, envs=(EnvSettings(id=battleship, num_players=2),))
     assert source.for_game(battleship) == source, "it plays as it trained"
     assert source.for_game("kuhn_poker") == source, "its answers are long enough"
-    assert source.for_game("hanabi").max_tokens == longest_move("hanabi") > 8
+    assert source.for_game("hanabi").max_tokens == longest_move("hanabi", 2) > 8
 
 
 def test_a_directory_of_something_else_or_another_tournament_is_refused(tmp_path, capsys, trained):

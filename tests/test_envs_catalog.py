@@ -10,6 +10,7 @@ import pytest
 from sparring.commands.calibrate import GAMES as CALIBRATED
 from sparring.core import InputError
 from sparring.envs.catalog import describe, library_of, list_environments, longest_move, make_game
+from sparring.envs.openspiel_game import load_game
 from sparring.evaluation.nash_conv import states_of
 
 
@@ -134,8 +135,43 @@ def test_a_version_in_a_games_parameters_does_not_make_it_textarenas():
 @pytest.mark.parametrize("env_id", [one for one in CALIBRATED if one != "tiny_bridge_2p"])
 def test_the_longest_move_of_random_games_is_that_of_all_positions(env_id):
     moves = [move for state in states_of(env_id) for move in state.legal_actions]
-    assert longest_move(env_id) == max(map(len, moves))
+    assert longest_move(env_id, load_game(env_id).num_players()) == max(map(len, moves))
 
 
-def test_games_that_do_not_list_their_moves_beforehand_have_no_longest_one():
-    assert longest_move("TicTacToe-v0-train") == 0
+DOORS = """
+from sparring.envs.game import Game
+
+class Doors(Game):
+    def __init__(self, env_id, num_players, seed):
+        super().__init__(env_id, num_players)
+        self.turn = 0
+    @property
+    def current_pid(self):
+        return self.turn % 2
+    def rules(self, pid):
+        return "Open doors."
+    def observation(self, pid):
+        return f"{self.turn} are open."
+    def legal_actions(self):
+        return ["wait", "open the large red door at the end of the corridor"]
+    def apply(self, action):
+        self.turn += 1
+        if BREAKS:
+            raise ValueError("the door is stuck")
+        return True
+    def _finished(self):
+        return self.turn == 4
+    def _own_rewards(self):
+        return {0: 1.0, 1: -1.0}
+"""
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_longest_move_is_also_found_in_games_of_ones_own_and_in_broken_ones(breaks, tmp_path):
+    file = tmp_path / "doors.py"
+    file.write_text(DOORS.replace("BREAKS", str(breaks)))
+    assert longest_move(f"{file}:Doors", 2) == len("open the large red door at the end of the corridor")
+
+
+def test_games_without_listed_moves_have_no_longest_one():
+    assert longest_move("TicTacToe-v0-train", 2) == 0

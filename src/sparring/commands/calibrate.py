@@ -54,10 +54,7 @@ MODEL = BUNDLED_MODEL
 """The language model of the table, untrained and after a short training."""
 TRAINING = {
     **{"learning.steps": "6", "collection.games_per_step": "512", "collection.concurrency": "512"},
-    **{
-        "model.threads": "1",
-        "model.dtype": "auto",
-    },
+    **{"model.threads": "1", "model.dtype": "auto"},
     **{"evaluation.every": "0", "evaluation.games": "2", "evaluation.nash_conv": "false"},
     **{"evaluation.opponents": '["random"]', "run.keep_checkpoints": "1"},
 }
@@ -181,7 +178,8 @@ def _agent(env_id: str, name: str, directory: Path, stem: str, train: Train) -> 
 
 def training_of(env_id: str) -> Config:
     """Return the configuration of the short training in a game."""
-    seats, limit = load_game(env_id).num_players(), str(max(LEAST_TOKENS, longest_move(env_id)))
+    seats = load_game(env_id).num_players()
+    limit = str(max(LEAST_TOKENS, longest_move(env_id, seats)))
     games = {"envs": f"[{{id = {json.dumps(env_id)}, num_players = {seats}, explore = 0.2}}]"}
     limits = dict.fromkeys(("inference.max_tokens", "learning.max_generation_len"), limit)
     return load_config("kuhn", TRAINING | games | limits)

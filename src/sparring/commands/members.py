@@ -130,8 +130,12 @@ def find_members(names: Sequence[str], env_id: str | None) -> list[Member]:
             problem = f"the base model of {member.name} {difference}"
             raise InputError("members", problem, "All models of a tournament have one base model")
     # The first one, so that further members change nothing.
-    base_alone = ModelSource(base) if env_id is None else ModelSource(base).for_game(env_id)
-    limit = next((one.source.max_tokens for one in members if one.source is not None), base_alone.max_tokens)
+    first = next((one.source for one in members if one.source is not None), ModelSource(base))
+    limit = first.max_tokens if env_id is None else first.for_game(env_id).max_tokens
+    if env_id is not None:
+        members = [
+            one if one.source is None else replace(one, source=one.source.for_game(env_id)) for one in members
+        ]
     return [
         replace(one, base_tokens=limit, calls=_calls(one, settings, base.name, "members"))
         for one, (_, settings) in zip(members, named, strict=True)
@@ -271,8 +275,7 @@ def _find(name: str, uid: str, env_id: str | None) -> Member:
         return Member(uid, "api", name)
     with renaming({"MODEL_OR_RUN": "members"}):
         try:
-            source = find_player(name)
-            return Member(uid, "model", name, source if env_id is None else source.for_game(env_id))
+            return Member(uid, "model", name, find_player(name))
         except InputError as error:
             meant = get_close_matches(name, [*PLAYER_NAMES, BASE], n=1, cutoff=0.75)
             if not meant or close_run(name) or Path(name).exists():

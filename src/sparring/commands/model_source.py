@@ -129,7 +129,8 @@ class ModelSource:
         """
         if any(env.env_id == env_id for env in self.envs):
             return self
-        return replace(self, max_tokens=max(self.max_tokens, longest_move(env_id)))
+        room = longest_move(env_id, default_seats(env_id))
+        return replace(self, max_tokens=max(self.max_tokens, room))
 
     def environment(self, env_id: str, template: str | None, num_players: int | None) -> GameSettings:
         """Return how to play ``env_id``: as the run did, unless the arguments ask otherwise."""

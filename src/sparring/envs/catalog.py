@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from sparring.envs.game import Game
 from sparring.envs.known_ids import NEEDS, suggest, textarena_facts
 
 Library = Literal["textarena", "openspiel", "python", "environment"]
-_RANDOM_GAMES, _RANDOM_TURNS = 20, 100
+_RANDOM_GAMES, _RANDOM_TURNS = 10, 40
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,24 @@ def make_game(env_id: str, num_players: int, seed: int, *, error_allowance: int 
 
 
 @lru_cache(maxsize=256)
-def longest_move(env_id: str) -> int:
-    """Return the characters of the longest move that some random games list; 0 for games of other libraries
-    than OpenSpiel, whose moves are listed by the running game or not at all."""
-    if library_of(env_id) != "openspiel":
-        return 0
-    from sparring.envs.openspiel_game import OpenSpielGame
+def longest_move(env_id: str, num_players: int) -> int:
+    """Return the characters of the longest move that some random games list: of OpenSpiel, or your own.
 
+    It is 0 where moves are not listed, and for libraries whose games are slow to start or awaited.
+    """
+    if library_of(env_id) not in ("openspiel", "python"):
+        return 0
     drawn, longest = random.Random(0), 0
     for seed in range(_RANDOM_GAMES):
-        game = OpenSpielGame(env_id, seed)
-        for _ in range(_RANDOM_TURNS):
-            if game.done:
-                break
-            moves = game.legal_actions()
-            longest = max(longest, *map(len, moves))
-            game.apply(drawn.choice(moves))
+        # A user's own code may raise anything; the games that are played will tell it.
+        with suppress(Exception):
+            game = make_game(env_id, num_players, seed)
+            for _ in range(_RANDOM_TURNS):
+                moves = None if game.done else game.legal_actions()
+                if not moves:
+                    break
+                longest = max(longest, *map(len, moves))
+                game.apply(drawn.choice(moves))
     return longest
 
 
