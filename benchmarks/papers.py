@@ -1,26 +1,38 @@
 """The small presets of papers, each trained with several seeds: what was measured before and after.
 
 Every figure of an evaluation has a row: means over seeds with Student's 95% intervals, before training and at
-the last evaluation; minutes of playing, learning and evaluating, and updates. ``sparring compare`` shows the
-curves of the runs.
+the last evaluation; minutes of playing, learning and evaluating, and updates. ``--svg`` draws one curve a
+paper, and ``sparring compare`` shows all of them.
 
 Command:  python benchmarks/papers.py OUT [NAME ...] [--seeds 0 1 2] [--set FIELD=VALUE ...]
-Needs:    this package and the model of the presets. A run that is finished is not made again.
+          [--svg docs/papers.svg]
+Needs:    this package, the model of the presets, and matplotlib for the drawing. A run that is finished is
+          not made again.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from measuring import print_table
 from sparring.collection import read_metrics
 from sparring.commands.compare import ComparedEntry, Summary, read_entries
 from sparring.config.loading import load_config, preset_names
+from sparring.evaluation.figures import FigureName
 from sparring.run.run_directory import RunDirectory
 from training_runs import over_runs, sparring
 
 PAPERS, SMALL = "papers/", "-small"
 SECONDS = ("time/play_seconds", "time/learn_seconds", "time/evaluation_seconds")
+SOLVED = FigureName("solver exact match")
+SHOWN = {
+    "spiral": FigureName("NashConv", "kuhn_poker"),
+    "marshal": FigureName("NashConv", "kuhn_poker"),
+    "at-grpo": FigureName("NashConv", "tiny_hanabi"),
+    "prover-verifier": FigureName("verifier accuracy"),
+    "isolated-or-shared": FigureName("held-out score"),
+}
+"""The figure that is drawn, where it is not the solver's share of held-out questions."""
 
 
 def names() -> list[str]:
@@ -64,6 +76,28 @@ def rows(name: str, entry: ComparedEntry) -> list[list[str]]:
     return found
 
 
+def draw(entries: Mapping[str, ComparedEntry], path: Path) -> None:
+    """Write a panel a paper: one figure, each seed and the mean."""
+    from matplotlib import pyplot  # of the extra dev; the table needs none of it
+
+    figure, panels = pyplot.subplots(-(-len(entries) // 3), 3, figsize=(9, 9), squeeze=False)
+    for panel in panels.flat[len(entries) :]:
+        panel.axis("off")
+    for panel, (paper, entry) in zip(panels.flat, entries.items(), strict=False):
+        name = SHOWN.get(paper, SOLVED)
+        curve = entry.curve(name)
+        for seed in zip(*([one.value for one in summary.figures] for summary in curve.values()), strict=True):
+            panel.plot(list(curve), seed, color="#56b4e9", linewidth=1)
+        means = [summary.interval.mid for summary in curve.values()]
+        panel.plot(list(curve), means, color="#0072b2", linewidth=2, marker="o", markersize=3)
+        panel.set_title(paper, fontsize=10)
+        panel.set_ylabel(name.measure, fontsize=8)
+        panel.tick_params(labelsize=8)
+    figure.supxlabel("updates", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
 def _direction(summary: Summary) -> str:
     return "less" if summary.figures[0].smaller_is_better else "more"
 
@@ -75,15 +109,19 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(names())}")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE")
+    parser.add_argument("--svg", type=Path, help="write the curves to this file")
     options = parser.parse_args()
     table = list[list[str]]()
+    entries = dict[str, ComparedEntry]()
     for name in options.names or names():
         runs = [trained(options.out / f"{name}-{seed}", name, seed, options.set) for seed in options.seeds]
         if len(runs) > 1:
-            for entry in read_entries([str(run.path) for run in runs]):
-                table += rows(name, entry)
+            (entries[name],) = read_entries([str(run.path) for run in runs])
+            table += rows(name, entries[name])
         print(f"{name}: {over_runs([minutes(run) for run in runs])} minutes", flush=True)
     print_table(["paper", "figure", "before", "after", "updates", "better"], table)
+    if options.svg:
+        draw(entries, options.svg)
 
 
 if __name__ == "__main__":
