@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measuring import print_table
 from sparring.collection import read_metrics
-from sparring.commands.compare import ComparedEntry, Summary, read_entries
+from sparring.commands.compare import ComparedEntry, read_entries
 from sparring.config.loading import load_config, preset_names
 from sparring.evaluation.figures import FigureName
 from sparring.run.run_directory import RunDirectory
@@ -72,7 +72,7 @@ def rows(name: str, entry: ComparedEntry) -> list[list[str]]:
         if len(curve) > 1:
             first, last = min(curve), max(curve)
             cells = [over_runs([one.value for one in curve[step].figures]) for step in (first, last)]
-            found.append([name, str(figure), *cells, str(last), _direction(curve[last])])
+            found.append([name, str(figure), *cells, str(last)])
     return found
 
 
@@ -98,10 +98,6 @@ def draw(entries: Mapping[str, ComparedEntry], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def _direction(summary: Summary) -> str:
-    return "less" if summary.figures[0].smaller_is_better else "more"
-
-
 def main() -> None:
     """Train the runs that are missing, and print the table."""
     parser = ArgumentParser(description=__doc__)
@@ -119,7 +115,7 @@ def main() -> None:
             (entries[name],) = read_entries([str(run.path) for run in runs])
             table += rows(name, entries[name])
         print(f"{name}: {over_runs([minutes(run) for run in runs])} minutes", flush=True)
-    print_table(["paper", "figure", "before", "after", "updates", "better"], table)
+    print_table(["paper", "figure", "before", "after", "updates"], table)
     if options.svg:
         draw(entries, options.svg)
 
