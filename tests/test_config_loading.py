@@ -17,6 +17,7 @@ from sparring.core import InputError
 from sparring.run.checks import check_config
 
 KUHN = '[[envs]]\nid = "kuhn_poker"\n'
+PLAIN = [one for one in preset_names() if "/" not in one]
 
 
 def load(text, overrides=None, *, folder):
@@ -93,7 +94,8 @@ def test_a_circle_through_two_directories_and_a_long_chain_are_refused(tmp_path)
             '"kuhn"\n[learning]\nextends = "kuhn"',
             "extends: stands in the table learning. Write it on the first line, before all tables",
         ),
-        ('"kuh"', "kuh: no file or preset has this name. Did you mean kuhn?"),
+        ('"kuh"', "/mine.toml names kuh, and no file or preset has this name. Did you mean kuhn?"),
+        ('"paper.toml"', "/paper.toml, and there is no such file. Give a .toml file or one of PRESETS"),
         (
             '"mine.toml"',
             "/mine.toml is laid over itself, or over more than 20 others. Name another preset or file",
@@ -108,7 +110,8 @@ def test_a_file_that_extends_nothing_that_there_is_is_refused(extends, line, tmp
     (tmp_path / "other.toml").write_text('extends = "mine.toml"\n')
     with pytest.raises(InputError) as refused:
         load(f"extends = {extends}\n", folder=tmp_path)
-    assert str(refused.value).endswith(line)
+    presets = f"{', '.join(PLAIN)}, or a paper's, such as papers/spiral"
+    assert str(refused.value).endswith(line.replace("PRESETS", presets))
 
 
 def test_overrides_are_read_as_toml_values_or_otherwise_as_text():
@@ -522,8 +525,9 @@ def test_fields_that_only_one_of_two_configurations_has_differ_too(tmp_path):
 def test_a_source_unlike_every_preset_gets_all_their_names():
     with pytest.raises(InputError) as refused:
         load_config("zzz", {})
-    plain = [one for one in preset_names() if "/" not in one]
-    assert str(refused.value).endswith(f"Give a .toml file or one of {', '.join(plain)}")
+    assert str(refused.value).endswith(
+        f"Give a .toml file or one of {', '.join(PLAIN)}, or a paper's, such as papers/spiral"
+    )
 
 
 def test_an_override_cannot_smuggle_in_a_second_field():

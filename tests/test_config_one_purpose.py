@@ -3,7 +3,7 @@
 import itertools
 import json
 import tomllib
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from matrices import one_of_each
 from sparring.cli.main import main
 from sparring.config import dump_active, load_config, preset_names, recipe_names
 from sparring.config.algorithms import Algorithm, LossSettings
+from sparring.config.loading import preset_text
 from sparring.config.without_effect import without_effect, without_effect_on_jobs
 from sparring.core import InputError
 from sparring.learn.algorithms import build_algorithm
@@ -278,6 +279,29 @@ def test_a_dry_run_marks_what_is_written_and_leaves_out_the_rest(capsys):
     assert "half_life = " not in printed
     assert "same_prompt_baseline" not in printed
     assert "positive_only" not in printed
+
+
+def written(preset: str) -> dict[str, Any]:
+    """What a preset's file sets, over those that it extends."""
+    data = tomllib.loads(preset_text(preset))
+    base = data.pop("extends", None)
+    return data if base is None else merged(written(base), data)
+
+
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    tables = {name for name in one.keys() & other.keys() if isinstance(one[name], dict)}
+    return {**one, **other, **{name: merged(one[name], other[name]) for name in tables}}
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_only_what_a_file_sets_is_said_to_be_without_effect(preset):
+    config = load_config(preset, {})
+    *_, named = dump_active(config, without_effect(config)).partition("# without effect: ")
+    for line in named.splitlines():
+        table = written(preset)
+        for name in line.removeprefix("# without effect: ").partition(" ")[0].split("."):
+            assert name in table, line
+            table = table[name]
 
 
 def test_a_dry_run_of_jobs_prints_what_jobs_use(capsys):

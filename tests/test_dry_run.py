@@ -116,7 +116,7 @@ def test_a_method_that_fails_is_one_line(method, way, tmp_path, capsys, monkeypa
         )
         assert said in printed.err
         return
-    assert status != 0
+    assert status == 2
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     assert method in printed.err or method in ("episode_type", "__init__")
@@ -187,6 +187,15 @@ def test_a_program_that_does_not_answer_is_left_after_a_while(what, mine, monkey
     monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.2)
     assert main(["train", mine(what), "--dry-run"]) == 0
     assert "note: an episode took more than 0.2 s and was not checked further" in capsys.readouterr().err
+
+
+def test_what_is_no_list_of_requests_is_said_as_it_is(mine, tmp_path, capsys):
+    configured = mine("")
+    code = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(code.replace('[EpisodeRequest("guess", None)]', '["chair"]'))
+    assert main(["train", configured, "--dry-run"]) == 2
+    line = "error: program: what Mine.get_batch returned is not a list of EpisodeRequests, but ['chair']. "
+    assert capsys.readouterr().err.startswith(line)
 
 
 def test_an_endless_conversation_is_not_kept_whole(mine, monkeypatch, capsys):

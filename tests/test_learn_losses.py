@@ -192,18 +192,26 @@ class MeanOfTokens(NoLoss):
         return terms_S.sum() / tokens.mean_length
 
 
-def test_kl_and_entropy_have_a_constant_weight_unless_an_algorithm_gives_tokens_another_one():
+def test_kl_and_entropy_have_the_weight_that_the_settings_or_the_algorithm_give_tokens():
     records = [make_record([1, 2], [3, 4, 5], logprobs=[-9.0] * 3), make_record([5], [6], logprobs=[-9.0])]
     found = []
-    for kind in (NoLoss, MeanOfTokens):
-        algorithm = kind(LossSettings(kl_weight=0.5, kl_estimator="k2", entropy_weight=0.3))
+    for kind, aggregation in (
+        (NoLoss, "seq-mean-token-sum-norm"),
+        (MeanOfTokens, "seq-mean-token-sum-norm"),
+        (NoLoss, "token-mean"),
+        (NoLoss, "seq-mean-token-sum"),
+    ):
+        terms = LossSettings(kl_weight=0.5, kl_estimator="k2", entropy_weight=0.3, aggregation=aggregation)
+        algorithm = kind(terms)
         algorithm.initialize(tiny_policy(), 8)
         found.append(algorithm.update(algorithm.prepare_batch(records)))
-    constant, by_token = found
+    constant, by_token, as_set, summed = found
     expected = 0.5 * by_token["kl_to_base"] - 0.3 * by_token["entropy"]
     assert by_token["kl_to_base"] > 0.01
     assert by_token["loss"] == pytest.approx(expected, rel=1e-5)
     assert constant["loss"] == pytest.approx(by_token["loss"] * 2 / 8, rel=1e-5)
+    assert as_set["loss"] == by_token["loss"]
+    assert summed["loss"] == pytest.approx(constant["loss"] * 8, rel=1e-5)
     assert constant["kl_to_base"] == by_token["kl_to_base"], "in nats per token"
 
 

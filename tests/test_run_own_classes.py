@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,33 @@ class WithoutLoss(BaseAlgo):
 
 class Raises(BaseAlgo):
     def loss(self, logprobs_S, tokens):
-        return logprobs_S.sum(dim=7)
+        return logprobs_S.sum(dim=7 if tokens.num_answers > 2 else 0)
+
+
+class Prepares(BaseAlgo):
+    def update(self, batch, regulariser_weight=0.0):
+        self.scale = 2.0
+        return super().update(batch, regulariser_weight)
+
+    def loss(self, logprobs_S, tokens):
+        return self.scale * logprobs_S.sum()
+
+
+class AsksTheModel(BaseAlgo):
+    def loss(self, logprobs_S, tokens):
+        ones_S = logprobs_S.new_ones(len(logprobs_S), device=self.policy.device)
+        return (ones_S * logprobs_S).sum() / self.policy.vocabulary
 """
+USELESS_LOSSES = {
+    "tokens.behavior_S.sum()": r"OneOwn.loss failed on made-up tokens: AttributeError\(.*in own.py, line 6",
+    "logprobs_S.sum(dim=7)": r"OneOwn.loss failed on made-up tokens: IndexError\(.*in own.py, line 6",
+    "0.0": r"OneOwn.loss returned 0.0, not a Tensor",
+    "logprobs_S": r"OneOwn.loss failed on made-up tokens: .*only for scalar outputs",
+    "tokens.advantage_S.sum()": r"OneOwn.loss failed on made-up tokens: .*does not require grad",
+    "(logprobs_S * float('nan')).sum()": r"OneOwn.loss returned nan for made-up tokens",
+    "(logprobs_S - tokens.old_S).sum()": r"OneOwn.loss failed on made-up tokens: TypeError",
+}
+"""What a loss may return that cannot be learned from, and the line that says so."""
 GAMES = """
 from sticks import Sticks
 
@@ -126,7 +152,7 @@ def test_an_error_in_a_loss_of_ones_own_is_one_line_and_the_run_can_be_resumed(f
     line = r"the algorithm of default failed: IndexError\(.*in losses.py, line 20.*--resume"
     with pytest.raises(SparringError, match=line):
         train(config, files / "run", Console(file=io.StringIO()))
-    corrected = (files / "losses.py").read_text().replace("sum(dim=7)", "sum()")
+    corrected = (files / "losses.py").read_text().replace("dim=7 if tokens.num_answers > 2 else 0", "")
     (files / "other.py").write_text(corrected)
     train(configure(model, '{path = "other.py:Raises"}'), files / "other", Console(file=io.StringIO()))
     assert has_learned(files / "other")
@@ -171,6 +197,40 @@ def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model
         )
 
 
+def own_loss(files: Path, returned: str) -> dict[str, str]:
+    method = f"    def loss(self, logprobs_S, tokens):\n        return {returned}\n"
+    code = f"from sparring.learn.algorithms import BaseAlgo\n\n\nclass OneOwn(BaseAlgo):\n{method}"
+    (files / "own.py").write_text(code)
+    return {"learning.algorithm": "{path = 'own.py:OneOwn'}"}
+
+
+@pytest.mark.parametrize(("returned", "line"), USELESS_LOSSES.items())
+def test_a_loss_that_cannot_work_is_one_line_before_the_run_begins(files, model, returned, line):
+    changes = {"model.name": str(model), **own_loss(files, returned)}
+    with pytest.raises(InputError, match=f"^learning.algorithm.path: {line}") as raised:
+        check_config(load_config("sticks.toml", changes))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_may_use_what_only_an_update_of_several_steps_has(files, model):
+    several = {"model.name": str(model), "learning.epochs": "2"}
+    changes = several | own_loss(files, "(logprobs_S - tokens.old_S).exp().sum() / tokens.mean_length")
+    assert "algorithm OneOwn" in check_config(load_config("sticks.toml", changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Prepares", r"Prepares.loss failed on made-up tokens: AttributeError\(.*in losses.py"),
+        ("AsksTheModel", "its loss was not tried, since it asks for the model's vocabulary"),
+    ],
+)
+def test_a_loss_that_made_up_tokens_say_nothing_about_is_not_refused(files, model, name, why):
+    changes = {"model.name": str(model), "learning.algorithm": f"{{path = 'losses.py:{name}'}}"}
+    (line,) = (one for one in check_config(load_config("sticks.toml", changes)) if "algorithm" in one)
+    assert re.match(rf"algorithm {name} \({why}.*\)$", line)
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -180,7 +240,10 @@ def test_a_game_that_does_not_list_its_moves_is_evaluated_against_the_base_model
         ),
         ({"envs.0.id": "losses.py:Scaled"}, "envs.0.id: .*losses.py has no Game named 'Scaled'"),
         ({"envs.0.id": "nothing.py:Nim"}, "envs.0.id: there is no file .*nothing.py"),
-        ({"envs.0.id": "torn.py:Nim"}, "envs.0.id: .*torn.py cannot be imported: SyntaxError"),
+        (
+            {"envs.0.id": "torn.py:Nim"},
+            r"envs.0.id: .*torn.py cannot be imported: SyntaxError\(.* in torn.py, line 1\. Correct it",
+        ),
         ({"envs.0.id": "games.py:Broken"}, "envs.0.id: Broken cannot be started with 2 players: .*no sticks"),
         (
             {"envs.0.id": "games.py:Forgetful"},

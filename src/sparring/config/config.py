@@ -133,9 +133,8 @@ class Config(Settings):
     @field_validator("evaluation")
     @classmethod
     def _evaluated_games_too(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
-        return evaluation.model_copy(
-            update={"envs": [_answering_as_the_run(env, info) for env in evaluation.envs]}
-        )
+        envs = [_answering_as_the_run(env, info) for env in evaluation.envs]
+        return evaluation.model_copy(update={"envs": envs} if envs else {})
 
     def rules(self) -> Iterable[Rule]:
         """Nothing is set in vain, and the sections fit together."""

@@ -163,6 +163,9 @@ def _read_source(source: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if Path(base).resolve() in laid or len(laid) > MOST_LAID:
         problem = f"{base} is laid over itself, or over more than {MOST_LAID} others"
         raise InputError(EXTENDS, problem, "Name another preset or file")
+    if base not in preset_names() and not Path(base).exists():
+        missing = _no_such_source(base)
+        raise InputError(EXTENDS, f"{source} names {base}, and {missing.problem}", missing.fix)
     whole = _read_source(base, laid)
     for one, other in (("envs", "program"), ("program", "envs")):
         if one in data:
@@ -231,11 +234,18 @@ def _change(node: Any, path: Sequence[str], fact: Relative, change: Callable[[st
             node[key] = fact.with_file(node[key], change)
 
 
+OF_A_PAPER = "a paper's, such as papers/spiral"
+
+
 def _no_such_source(source: str) -> InputError:
     presets = preset_names()
     close = difflib.get_close_matches(source, presets, n=1)
     own = [name for name in presets if "/" not in name]
-    hint = f"Did you mean {close[0]}?" if close else f"Give a .toml file or one of {', '.join(own)}"
+    hint = (
+        f"Did you mean {close[0]}?"
+        if close
+        else f"Give a .toml file or one of {', '.join(own)}, or {OF_A_PAPER}"
+    )
     if source.endswith(".toml"):
         return InputError(source, "there is no such file", hint)
     return InputError(source, "no file or preset has this name", hint)

@@ -131,7 +131,10 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, SparringError):
         return message_of(error)
     frames = [*frames_of(error)]
-    if isinstance(error, SyntaxError) or not frames:
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        where = f" in {Path(error.filename).name}, line {error.lineno}"
+        return f"{type(error).__name__}({shown(error.msg)}){where}"
+    if not frames:
         return shown(error)
     place = next((one for one in reversed(frames) if not is_of_a_library(one)), frames[-1])
     return f"{shown(error)}{place_of(place)}"

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from sparring.config import Config
 from sparring.config.algorithms import Algorithm, OverAnswersSettings, PythonAlgorithm
 from sparring.config.facts import check_packages
+from sparring.config.learning import LearningSettings
 from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, GameSettings
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
@@ -289,13 +290,11 @@ def _check_mixture(config: Config, field: str, name: str, env_id: str) -> None:
 
 
 def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
-    found, fix = [], OTHER_ALGORITHM
-    for field, algorithm in config.learning.algorithms_of(policies).items():
-        if isinstance(algorithm, PythonAlgorithm):
-            from sparring.learn.algorithms import build_algorithm  # imports torch
-
-            build_algorithm(algorithm, field)
-            found.append(f"algorithm {name_of(algorithm.path)}")
+    found, fix = dict[str, str](), OTHER_ALGORITHM
+    for policy in policies:
+        ((field, algorithm),) = config.learning.algorithms_of([policy]).items()
+        if isinstance(algorithm, PythonAlgorithm) and field not in found:
+            found[field] = _check_own_algorithm(algorithm, field, config.learning_of(policy))
     for index, env in enumerate(config.envs):
         for field, algorithm in _algorithms_in(config, env, policies).items():
             if isinstance(algorithm, OverAnswersSettings):
@@ -305,7 +304,15 @@ def _check_algorithms(config: Config, policies: Sequence[str]) -> list[str]:
                     raise InputError(field, f"{algorithm.type} learns from legal answers, {listed}", fix)
             if env.explore:
                 _check_explores(f"envs.{index}.explore", env, field, algorithm)
-    return found
+    return [*found.values()]
+
+
+def _check_own_algorithm(algorithm: PythonAlgorithm, field: str, settings: LearningSettings) -> str:
+    from sparring.learn.algorithms import build_algorithm  # imports torch
+    from sparring.learn.algorithms.trial import try_loss
+
+    untried = try_loss(build_algorithm(algorithm, field), settings, field)
+    return f"algorithm {name_of(algorithm.path)}" + (f" ({untried})" if untried else "")
 
 
 def _algorithms_in(config: Config, env: EnvSettings, policies: Sequence[str]) -> dict[str, Algorithm]:

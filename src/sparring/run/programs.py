@@ -27,6 +27,7 @@ from sparring.core import (
     AlternatingRolesEpisode,
     Arena,
     CallSettings,
+    EpisodeError,
     EpisodeRequest,
     EpisodicRewardCredit,
     GenerateResult,
@@ -39,7 +40,7 @@ from sparring.core import (
     derive_seed,
 )
 from sparring.core.adapters import BASE, RESERVED, TRAINED, is_reserved
-from sparring.core.errors import shown
+from sparring.core.errors import first_line, shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
 from sparring.core.reasoning import checked_tags
@@ -133,7 +134,10 @@ def check_first_batch(arena: Arena) -> None:
     """
     with own_code("get_batch failed", "program"):
         asked = arena.get_batch()
-    requests = list_of(EpisodeRequest, asked, f"what {method_of(arena, 'get_batch')} returned")
+    try:
+        requests = list_of(EpisodeRequest, asked, f"what {method_of(arena, 'get_batch')} returned")
+    except EpisodeError as error:
+        raise InputError("program", first_line(error), "Return a list of EpisodeRequests") from error
     unknown = [one.episode_type for one in requests if one.episode_type not in arena.episodes]
     if not requests:
         raise InputError("program", "get_batch has nothing to play", "Let it return requests")

@@ -86,11 +86,20 @@ class BaseAlgo(ABC):
     # What a subclass may override.
 
     def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the sum of the terms of one plan's tokens, each times its weight in the loss: here 1 / M.
+        """Return the sum of the terms of one plan's tokens, each times its weight in the loss by
+        ``terms.aggregation``; see ``token_loss``.
 
         The KL divergence and the entropy are such sums, divided by the number of answers.
         """
-        return terms_S.sum() / self.max_generation_len
+        match self.terms.aggregation:
+            case "token-mean":
+                return terms_S.sum() / tokens.mean_length
+            case "seq-mean-token-mean":
+                return (terms_S / tokens.length_S).sum()
+            case "seq-mean-token-sum":
+                return terms_S.sum()
+            case "seq-mean-token-sum-norm":
+                return terms_S.sum() / self.max_generation_len
 
     def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the terms of the KL divergence of one plan's tokens, corrected for how engine and learner

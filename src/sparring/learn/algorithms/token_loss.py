@@ -65,18 +65,6 @@ class TokenLoss(BaseAlgo):
         loss_S = self.token_loss(logprobs_S, old_S, tokens.advantage_S * factor_S, tokens)
         return self.aggregate(loss_S, tokens)
 
-    def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the sum of the terms of one plan's tokens, with the weights of the loss."""
-        match self.settings.aggregation:
-            case "token-mean":
-                return terms_S.sum() / tokens.mean_length
-            case "seq-mean-token-mean":
-                return (terms_S / tokens.length_S).sum()
-            case "seq-mean-token-sum":
-                return terms_S.sum()
-            case "seq-mean-token-sum-norm":
-                return terms_S.sum() / self.max_generation_len
-
     def correct(self, terms_S: Tensor, logprobs_S: Tensor, tokens: Tokens) -> Tensor:
         """Return the terms of one plan's tokens, each times the correction's factor."""
         return self._correction_factors(logprobs_S.detach(), tokens) * terms_S

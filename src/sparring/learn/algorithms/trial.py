@@ -1,0 +1,86 @@
+"""A trial of a user's own loss on made-up tokens, so that one that cannot work fails before a run begins."""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sparring.config.learning import LearningSettings
+from sparring.core import InputError, SparringError
+from sparring.core.errors import first_line
+from sparring.core.own_code import method_of, own_code, returned
+from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.batch import Tokens
+from sparring.learn.policy import TRAINED, PolicyModel
+
+PREPARATIONS = ("initialize", "begin", "prepare_batch", "keep_logprobs", "update", "logprobs_of")
+"""The methods in which an algorithm may prepare what its loss needs, and which a trial does not call."""
+
+
+class _ModelAsked(SparringError):
+    """A loss asked for the model, which a trial does not have."""
+
+
+class _NoModel:
+    device = torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        raise _ModelAsked(f"the model's {name}")
+
+
+def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str:
+    """Compute an algorithm's loss and gradient on five made-up tokens of two answers, and return why that
+    says nothing; empty if all went well.
+
+    Args:
+        algorithm: an algorithm for this trial only, since it may keep what it sees.
+        settings: the learner's, with ``max_generation_len``.
+        field: the algorithm's table, for errors.
+
+    Raises:
+        InputError: it failed, and the algorithm prepares nothing in a method that is not called here.
+    """
+    if type(algorithm).loss.__module__.startswith("sparring."):
+        return ""
+    algorithm.policy, algorithm.adapter = cast(PolicyModel, _NoModel()), TRAINED
+    algorithm.max_generation_len = settings.max_generation_len or 1
+    algorithm.max_train_len, algorithm.mean_length = settings.max_train_len, 2.5
+    try:
+        _compute(algorithm, several_steps=settings.epochs * settings.minibatches > 1)
+    except _ModelAsked as error:
+        return f"its loss was not tried, since it asks for {error}"
+    except SparringError as error:
+        problem = first_line(error)
+        if any(getattr(type(algorithm), one) is not getattr(BaseAlgo, one) for one in PREPARATIONS):
+            return problem
+        raise InputError(f"{field}.path", problem, "Correct it") from error
+    return ""
+
+
+def _compute(algorithm: BaseAlgo, several_steps: bool) -> None:
+    logprobs_S = torch.tensor([-0.7, -1.2, -0.3, -2.0, -0.9], requires_grad=True)
+    name = method_of(algorithm, "loss")
+    with own_code(f"{name} failed on made-up tokens"):
+        loss = returned(algorithm.loss(logprobs_S, _made_up(several_steps)), Tensor, name)
+        torch.autograd.backward(loss)
+    if not math.isfinite(float(loss.detach())):
+        raise SparringError(f"{name} returned {float(loss.detach())} for made-up tokens")
+
+
+def _made_up(several_steps: bool) -> Tokens:
+    """Return the tokens of two answers, one better than the other, of which the second is older."""
+    advantage_S = torch.tensor([0.5, 0.5, -0.25, -0.25, -0.25])
+    return Tokens(
+        advantage_S=advantage_S,
+        credit_S=advantage_S,
+        behaviour_S=torch.tensor([-0.6, -1.3, -0.3, -1.8, -1.0]),
+        stale_S=torch.tensor([False, False, True, True, True]),
+        answer_S=torch.tensor([0, 0, 1, 1, 1]),
+        offset_S=torch.tensor([0, 1, 0, 1, 2]),
+        length_S=torch.tensor([2.0, 2.0, 3.0, 3.0, 3.0]),
+        mean_length=2.5,
+        old_S=torch.tensor([-0.7, -1.2, -0.3, -2.0, -0.9]) if several_steps else None,
+        sample_S=torch.tensor([0, 0, 1, 1, 1]),
+        num_answers=2,
+    )
