@@ -212,6 +212,15 @@ def test_a_loss_that_cannot_work_is_one_line_before_the_run_begins(files, model,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("returned", ["tokens.behavior_S.sum()", "logprobs_S.summ()", "logprobs.sum()"])
+def test_a_misspelt_name_is_found_whatever_an_update_prepares(files, model, returned):
+    changes = {"model.name": str(model), **own_loss(files, returned)}
+    prepared = "    def update(self, batch, weight=0.0):\n        return super().update(batch, weight)\n"
+    (files / "own.py").write_text((files / "own.py").read_text() + prepared)
+    with pytest.raises(InputError, match=r"OneOwn.loss failed on made-up tokens: .*in own.py, line 6"):
+        check_config(load_config("sticks.toml", changes))
+
+
 def test_a_loss_may_use_what_only_an_update_of_several_steps_has(files, model):
     several = {"model.name": str(model), "learning.epochs": "2"}
     changes = several | own_loss(files, "(logprobs_S - tokens.old_S).exp().sum() / tokens.mean_length")

@@ -39,7 +39,7 @@ def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str
         field: the algorithm's table, for errors.
 
     Raises:
-        InputError: it failed, and the algorithm prepares nothing in a method that is not called here.
+        InputError: it failed, and no method that is not called here can be why.
     """
     if type(algorithm).loss.__module__.startswith("sparring."):
         return ""
@@ -52,10 +52,21 @@ def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str
         return f"its loss was not tried, since it asks for {error}"
     except SparringError as error:
         problem = first_line(error)
-        if any(getattr(type(algorithm), one) is not getattr(BaseAlgo, one) for one in PREPARATIONS):
+        if _prepares(algorithm) and not _is_certain(error.__cause__):
             return problem
         raise InputError(f"{field}.path", problem, "Correct it") from error
     return ""
+
+
+def _prepares(algorithm: BaseAlgo) -> bool:
+    return any(getattr(type(algorithm), one) is not getattr(BaseAlgo, one) for one in PREPARATIONS)
+
+
+def _is_certain(cause: BaseException | None) -> bool:
+    """Return whether an error is about a name that exists nowhere, whatever was prepared."""
+    return isinstance(cause, NameError) or (
+        isinstance(cause, AttributeError) and isinstance(cause.obj, Tokens | Tensor)
+    )
 
 
 def _compute(algorithm: BaseAlgo, several_steps: bool) -> None:
