@@ -171,7 +171,7 @@ class LinesView:
             self._print(f"{self._unit}: {self._counted}{size}")
             self._told = self._counted
         elif activity or self._unit:
-            self._print(f"{one_line(activity or self._unit)}: {now - self._since:.0f} s")
+            self._print(f"{one_line(activity or self._unit)}: {now - self._since:.0f} s so far")
 
     def updated(self, step: int, figures: str) -> None:
         """Print that an update is done."""
