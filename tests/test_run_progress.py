@@ -157,7 +157,9 @@ def test_where_no_count_moves_a_line_says_for_how_long_it_has_gone_on(monkeypatc
         "games: 3/8",
     ]
     learning = [line for line in written(console) if line.startswith("learning")]
-    assert learning[:2] == ["learning: 4 s so far", "learning: 9 s so far"], "five seconds after the last line"
+    assert learning[:2] == ["learning: 4 s so far", "learning: 9 s so far"], (
+        "five seconds after the last line"
+    )
     assert len(learning) < 12, "after a minute a line comes each minute"
 
 

@@ -112,7 +112,8 @@ class PythonTransform(Settings):
     """The file and the class, such as `my_rewards.py:MyTransform`. The file is relative to the configuration
     file and, on the command line, to the working directory."""
     options: dict[Name, Any] = Field(default={}, max_length=100)
-    """Keyword arguments for the class."""
+    """Keyword arguments for the class, as they are written; `Path(__file__).parent` in your file finds what lies
+    beside it."""
 
 
 FinalReward = Annotated[
@@ -206,7 +207,7 @@ class CreditSettings(Settings):
     """For `python`: the file and the class, such as `my_credit.py:MyCredit`, a subclass of CreditAssigner.
     The file is relative to the configuration file and, on the command line, to the working directory."""
     options: Annotated[dict[Name, Any], _OWN] = Field(default={}, max_length=100)
-    """For `python`: keyword arguments for the class."""
+    """For `python`: keyword arguments for the class, as they are written."""
     group: Annotated[Grouping, Only("type", ("grpo", "rloo", "reinforce_pp_baseline"))] = "seat"
     """For `grpo`, `rloo` and `reinforce_pp_baseline`: whether a group holds the rewards of one role in all
     episodes of one type (`seat`), or its steps whose prompts are the same (`prompt`)."""
