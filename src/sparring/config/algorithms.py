@@ -327,8 +327,8 @@ class PythonAlgorithm(WeightedSettings):
     """The file and the class, such as `my_algorithm.py:MyAlgorithm`. The file is relative to the
     configuration file and, on the command line, to the working directory."""
     options: dict[Name, Any] = Field(default={}, max_length=100)
-    """Keyword arguments for the class, as they are written; `Path(__file__).parent` in your file finds what lies
-    beside it."""
+    """Keyword arguments for the class, as they are written; `Path(__file__).parent` in your file finds what
+    lies beside it."""
 
 
 Algorithm = Annotated[
