@@ -221,6 +221,33 @@ def test_a_misspelt_name_is_found_whatever_an_update_prepares(files, model, retu
         check_config(load_config("sticks.toml", changes))
 
 
+@pytest.mark.parametrize(
+    ("kind", "method", "line"),
+    [
+        ("TokenLoss", "token_loss(self, logprobs_S, old_S, advantage_S, tokens)", "AttributeError"),
+        ("Reinforce", "token_loss(self, logprobs_S, old_S, advantage_S, tokens)", "AttributeError"),
+        ("BaseAlgo", "loss(self, logprobs_S)", "TypeError"),
+    ],
+)
+def test_what_a_class_adds_to_a_loss_of_the_package_is_tried_too(files, model, kind, method, line):
+    code = f"from sparring.learn.algorithms import {kind}\n\n\nclass OneOwn({kind}):\n    def {method}:\n"
+    (files / "own.py").write_text(code + "        return logprobs_S.summ()\n")
+    changes = {"model.name": str(model), "learning.algorithm": "{path = 'own.py:OneOwn'}"}
+    with pytest.raises(InputError, match=rf"OneOwn.loss failed on made-up tokens: {line}"):
+        check_config(load_config("sticks.toml", changes))
+
+
+@pytest.mark.parametrize(
+    "kind", ["reinforce:Reinforce", "ppo:Ppo", "magnet:Magnet", "all_actions:AllActions"]
+)
+def test_a_class_that_changes_nothing_of_the_package_passes(files, model, kind):
+    module, _, name = kind.partition(":")
+    code = f"from sparring.learn.algorithms.{module} import {name}\n\n\nclass OneOwn({name}):\n    pass\n"
+    (files / "own.py").write_text(code)
+    changes = {"model.name": str(model), "learning.algorithm": "{path = 'own.py:OneOwn'}"}
+    assert "algorithm OneOwn" in check_config(load_config("sticks.toml", changes))
+
+
 def test_a_loss_may_use_what_only_an_update_of_several_steps_has(files, model):
     several = {"model.name": str(model), "learning.epochs": "2"}
     changes = several | own_loss(files, "(logprobs_S - tokens.old_S).exp().sum() / tokens.mean_length")
