@@ -16,6 +16,8 @@ from sparring.cli.main import main
 from sparring.cluster.run import train as train_on_ray
 from sparring.config import Config, load_config
 from sparring.core import InputError, SparringError
+from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.algorithms.trial import CALLED
 from sparring.run.checks import check_config
 from sparring.run.single_process import train
 
@@ -41,20 +43,17 @@ class Raises(BaseAlgo):
         return logprobs_S.sum(dim=7 if tokens.num_answers > 2 else 0)
 
 
-class Prepares(BaseAlgo):
-    def update(self, batch, regulariser_weight=0.0):
-        self.scale = 2.0
-        return super().update(batch, regulariser_weight)
-
-    def loss(self, logprobs_S, tokens):
-        return self.scale * logprobs_S.sum()
-
-
 class AsksTheModel(BaseAlgo):
     def loss(self, logprobs_S, tokens):
         ones_S = logprobs_S.new_ones(len(logprobs_S), device=self.policy.device)
         return (ones_S * logprobs_S).sum() / self.policy.vocabulary
+
+
+class AsksForLimits(BaseAlgo):
+    def loss(self, logprobs_S, tokens):
+        return logprobs_S.sum() / self.limits.max_tokens
 """
+PREPARING = [name for name, one in vars(BaseAlgo).items() if callable(one) and name not in CALLED]
 USELESS_LOSSES = {
     "tokens.behavior_S.sum()": r"OneOwn.loss failed on made-up tokens: AttributeError\(.*in own.py, line 6",
     "logprobs_S.sum(dim=7)": r"OneOwn.loss failed on made-up tokens: IndexError\(.*in own.py, line 6",
@@ -254,17 +253,21 @@ def test_a_loss_may_use_what_only_an_update_of_several_steps_has(files, model):
     assert "algorithm OneOwn" in check_config(load_config("sticks.toml", changes))
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("Prepares", r"Prepares.loss failed on made-up tokens: AttributeError\(.*in losses.py"),
-        ("AsksTheModel", "its loss was not tried, since it asks for the model's vocabulary"),
-    ],
-)
-def test_a_loss_that_made_up_tokens_say_nothing_about_is_not_refused(files, model, name, why):
-    changes = {"model.name": str(model), "learning.algorithm": f"{{path = 'losses.py:{name}'}}"}
+@pytest.mark.parametrize("method", PREPARING)
+def test_a_loss_is_not_refused_that_another_method_may_prepare_for(files, model, method):
+    changes = {"model.name": str(model), **own_loss(files, "self.scale * logprobs_S.sum()")}
+    prepares = f"    def {method}(self, *args, **kwargs):\n        self.scale = 2.0\n"
+    again = f"        return super().{method}(*args, **kwargs)\n"
+    (files / "own.py").write_text((files / "own.py").read_text() + prepares + again)
     (line,) = (one for one in check_config(load_config("sticks.toml", changes)) if "algorithm" in one)
-    assert re.match(rf"algorithm {name} \({why}.*\)$", line)
+    assert re.match(r"algorithm OneOwn \(OneOwn.loss failed on made-up tokens: AttributeError\(.*\)$", line)
+
+
+@pytest.mark.parametrize(("name", "what"), [("AsksTheModel", "vocabulary"), ("AsksForLimits", "max_tokens")])
+def test_a_loss_that_asks_for_the_model_is_not_tried(files, model, name, what):
+    changes = {"model.name": str(model), "learning.algorithm": f"{{path = 'losses.py:{name}'}}"}
+    found = check_config(load_config("sticks.toml", changes))
+    assert f"algorithm {name} (its loss was not tried, since it asks for the model's {what})" in found
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sparring.config.facts import CLASS_FILE, Only
 Regulariser = Literal["none", "uniform", "base", "reference"]
 """The distribution over legal answers that a regulariser pulls to; see ``learn.algorithms.base``."""
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-"""How the losses of tokens become the loss of a batch; see ``learn.algorithms.token_loss``."""
+"""How the losses of tokens become the loss of a batch; see ``BaseAlgo.aggregate``."""
 Correction = Literal["none", "tis", "mis", "icepop", "kpop"]
 """What happens where engine and learner disagree about a token; see ``learn.algorithms.terms``."""
 Level = Literal["token", "sequence", "geometric"]

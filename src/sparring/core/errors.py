@@ -132,8 +132,7 @@ def reason_of(error: BaseException) -> str:
         return message_of(error)
     frames = [*frames_of(error)]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        where = f" in {Path(error.filename).name}, line {error.lineno}"
-        return f"{type(error).__name__}({shown(error.msg)}){where}"
+        return f"{type(error).__name__}({shown(error.msg)}){_in_line(error.filename, error.lineno)}"
     if not frames:
         return shown(error)
     place = next((one for one in reversed(frames) if not is_of_a_library(one)), frames[-1])
@@ -142,7 +141,11 @@ def reason_of(error: BaseException) -> str:
 
 def place_of(frame: TracebackType) -> str:
     """Return the file and line of a frame, as the end of an error's reason."""
-    return f" in {Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno}"
+    return _in_line(frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+
+
+def _in_line(file: str, line: int) -> str:
+    return f" in {Path(file).name}, line {line}"
 
 
 def frames_of(error: BaseException) -> Iterator[TracebackType]:

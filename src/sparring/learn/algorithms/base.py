@@ -86,10 +86,19 @@ class BaseAlgo(ABC):
     # What a subclass may override.
 
     def aggregate(self, terms_S: Tensor, tokens: Tokens) -> Tensor:
-        """Return the sum of the terms of one plan's tokens, each times its weight in the loss by
-        ``terms.aggregation``; see ``token_loss``.
+        """Return the sum of the terms of one plan's tokens, each times its weight by ``terms.aggregation``.
 
-        The KL divergence and the entropy are such sums, divided by the number of answers.
+        Over the number of answers N, the sums of a batch add up to the mean over answers of a weighted sum
+        over each answer's tokens; so do the KL divergence and the entropy. With answers of lengths T_1, ...,
+        T_N, and verl's names (``agg_loss`` in ``core_algos.py``):
+
+        - ``token-mean``: every token counts the same, 1 / (T_1 + ... + T_N) (DAPO, Yu et al. 2025, arXiv
+          2503.14476);
+        - ``seq-mean-token-mean``: every answer counts the same, 1 / (N T_i) for its tokens (GRPO, Shao et al.
+          2024, arXiv 2402.03300);
+        - ``seq-mean-token-sum``: 1 / N for every token;
+        - ``seq-mean-token-sum-norm``: 1 / (N M) with a constant M (Dr.GRPO, Liu et al. 2025, arXiv
+          2503.20783).
         """
         match self.terms.aggregation:
             case "token-mean":

@@ -1,6 +1,6 @@
 """TokenLoss: policy gradients that are weighted sums over tokens.
 
-With N answers, the loss of a batch is the aggregate (``aggregation``) of
+With N answers, the loss of a batch is the aggregate (:meth:`BaseAlgo.aggregate`) of
 
     1/N * f_t * loss(token t),
 
@@ -14,15 +14,6 @@ The KL divergence in the loss and the entropy are aggregated like the loss, as i
 always a mean over tokens.) The terms of the divergence are multiplied by the correction's factor, not by that
 of off-policy sequence masking; with the correction ``none`` they have no weight, as in TRL with
 ``use_bias_correction_kl = False`` and in verl.
-
-With answers of lengths T_1, ..., T_N, the aggregate is the mean over answers of a weighted sum over each
-answer's tokens. The names are verl's (``agg_loss`` in ``core_algos.py``):
-
-- ``token-mean``: every token counts the same, 1 / (T_1 + ... + T_N) (DAPO, Yu et al. 2025, arXiv 2503.14476);
-- ``seq-mean-token-mean``: every answer counts the same, 1 / (N T_i) for its tokens (GRPO, Shao et al. 2024,
-  arXiv 2402.03300);
-- ``seq-mean-token-sum``: 1 / N for every token;
-- ``seq-mean-token-sum-norm``: 1 / (N M) with a constant M (Dr.GRPO, Liu et al. 2025, arXiv 2503.20783).
 """
 
 from abc import abstractmethod

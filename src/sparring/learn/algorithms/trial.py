@@ -14,8 +14,8 @@ from sparring.learn.algorithms.base import BaseAlgo
 from sparring.learn.batch import Tokens
 from sparring.learn.policy import TRAINED, PolicyModel
 
-PREPARATIONS = ("initialize", "begin", "prepare_batch", "keep_logprobs", "update", "logprobs_of")
-"""The methods in which an algorithm may prepare what its loss needs, and which a trial does not call."""
+CALLED = {"__init__", "loss", "aggregate", "correct", "add_metric"}
+"""The methods that a trial may call. In any other an algorithm may prepare what its loss needs."""
 
 
 class _ModelAsked(SparringError):
@@ -42,6 +42,7 @@ def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str
         InputError: it failed, and no method that is not called here can be why.
     """
     algorithm.policy, algorithm.adapter = cast(PolicyModel, _NoModel()), TRAINED
+    algorithm.limits = cast(Any, _NoModel())
     algorithm.max_generation_len = settings.max_generation_len or 1
     algorithm.max_train_len, algorithm.mean_length = settings.max_train_len, 2.5
     try:
@@ -57,7 +58,8 @@ def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str
 
 
 def _prepares(algorithm: BaseAlgo) -> bool:
-    return any(getattr(type(algorithm), one) is not getattr(BaseAlgo, one) for one in PREPARATIONS)
+    others = [name for name, one in vars(BaseAlgo).items() if callable(one) and name not in CALLED]
+    return any(getattr(type(algorithm), name) is not getattr(BaseAlgo, name) for name in others)
 
 
 def _is_certain(cause: BaseException | None) -> bool:
