@@ -52,7 +52,7 @@ def trained(path: Path, paper: str, seed: int, more: Sequence[str] = ()) -> RunD
     if not run.is_finished(updates):
         begin = ["train", preset, "--seed", str(seed), "--name", path.name, "--model.threads=1"]
         begun = (path / "config.toml").exists()
-        again = ["train", "--resume", str(path)]
+        again = ["train", "--resume", str(path), f"--learning.steps={updates}"]
         given = [f"--run.directory={path.parent}", *(f"--{one}" for one in more)]
         sparring(*(again if begun else [*begin, *given]))
     return run
