@@ -10,6 +10,7 @@ Needs:    this package, the model of the presets, and matplotlib for the drawing
           not made again.
 """
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,15 @@ def minutes(run: RunDirectory) -> float:
     return sum(float(line.get(name, 0)) for line in lines for name in SECONDS) / 60
 
 
+def of_seeds(runs: Sequence[RunDirectory]) -> ComparedEntry:
+    """Return runs that differ in their seeds alone; exit if they differ in other fields."""
+    found = read_entries([str(run.path) for run in runs])
+    if len(found) > 1:
+        names = ", ".join(str(run.path) for run in runs)
+        sys.exit(f"{names} have different configurations: move the older ones away, and run this again")
+    return found[0]
+
+
 def rows(name: str, entry: ComparedEntry) -> list[list[str]]:
     """Return a row for each figure that was measured at the beginning and at the end."""
     found = []
@@ -112,7 +122,7 @@ def main() -> None:
     for name in options.names or names():
         runs = [trained(options.out / f"{name}-{seed}", name, seed, options.set) for seed in options.seeds]
         if len(runs) > 1:
-            (entries[name],) = read_entries([str(run.path) for run in runs])
+            entries[name] = of_seeds(runs)
             table += rows(name, entries[name])
         print(f"{name}: {over_runs([minutes(run) for run in runs])} minutes", flush=True)
     print_table(["paper", "figure", "before", "after", "updates"], table)

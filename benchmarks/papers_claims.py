@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import fmean
 
 from measuring import print_table
-from papers import trained
+from papers import of_seeds, trained
 from sparring.collection import read_metrics
-from sparring.commands.compare import ComparedEntry, read_entries
+from sparring.commands.compare import ComparedEntry
 from sparring.evaluation.figures import FigureName
 from sparring.run.run_directory import RunDirectory
 from training_runs import over_runs
@@ -53,7 +53,7 @@ def largest_share(lines: Sequence[Line]) -> float:
 
 def held_out(runs: Sequence[RunDirectory], measure: str) -> list[str]:
     """Return a measure before training, the best of each run, and at the end."""
-    (entry,) = read_entries([str(run.path) for run in runs])
+    entry = of_seeds(runs)
     curves = [_values(entry, place, FigureName(measure)) for place in range(len(runs))]
     return [
         over_runs([of(curve) for curve in curves]) for of in (lambda one: one[0], max, lambda one: one[-1])
