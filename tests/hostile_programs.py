@@ -52,10 +52,7 @@ ERRORS = {
     "an error with a hostile name": "raise type('value\\n{}', (Exception,), {})('x' * 10**6)",
     "an input": "print(input())",
     "an own object": "class A: pass\nanswer = A()",
-    "an own number": "class A(int): pass\nanswer = A(4)",
-    "an own dictionary": "class A(dict):\n def items(self): return [(1, 2)]\nanswer = A()",
     "an equal to all": "class A:\n def __eq__(self, other): return True\nanswer = A()",
-    "an equal to all, inside": "class A(str):\n def __eq__(self, other): return True\nanswer = [A('x')]",
     "a lying class": "class A:\n __class__ = int\n def __repr__(self): return '4'\nanswer = A()",
     "a metaclass": "class M(type):\n def __eq__(a, b): return True\nclass A(metaclass=M): pass\nanswer = A()",
     "no number": "answer = float('nan')",
@@ -92,7 +89,7 @@ MEMORY = {
     "a join": "x = ','.join(['a' * 10**6] * 1000)",
     "a bomb of tuples": "x = ('a',) * 10\nfor _ in range(9): x = x * 10",
     "recursion without a limit": "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()",
-    "all of a generator": "import itertools\nlist(itertools.count())",
+    "all of a generator": "import itertools\nlist(map(bytes, itertools.repeat(1000)))",
 }
 OUTPUT = {
     "much output": "while True: print('a' * 1000)",

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from sparring.collection import (
     ComposeFinalRewardTransforms,
     ComposeStepRewardTransforms,
+    DivideByGameRange,
+    FinalRewardTransform,
     NormalizeRewards,
     NormalizeRewardsByEnv,
     NormalizeRewardsByRole,
@@ -224,6 +226,37 @@ def test_the_advantages_of_marshal_by_hand():
         ("1-[0.0, 4.0]", 0): 0.0,
         ("1-[0.0, 4.0]", 1): 0.0,
     }
+
+
+class Halved(FinalRewardTransform):
+    """A transform of one's own, which does not say what becomes of rewards on the way."""
+
+    def __call__(self, x, env_id=None):
+        return {pid: reward / 2 for pid, reward in x.items()}
+
+
+ROLE_BASELINE = RoleAdvantageFormatter({0: 0.5}, tau=0.0)
+PAID = [3.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "returns"),
+    [
+        ([], [4.0, 1.0, 1.0]),
+        ([DivideByGameRange({"Kuhn": 2.0})], [2.0, 0.5, 0.5]),
+        ([DivideByGameRange({"Other": 2.0})], [4.0, 1.0, 1.0]),
+        ([WinDrawLossFormatter()], [1.0, 1.0, 1.0]),
+        ([ROLE_BASELINE], [3.5, 0.5, 0.5]),
+        ([DivideByGameRange({"Kuhn": 2.0}), ROLE_BASELINE], [1.5, 0.0, 0.0]),
+        ([WinDrawLossFormatter(), ROLE_BASELINE], [0.5, 0.5, 0.5]),
+        ([Halved()], [2.0, -1.0, -1.0]),
+    ],
+)
+def test_rewards_on_the_way_are_in_the_unit_of_the_games(transforms, returns):
+    buffer = StepBuffer(100, None, ComposeFinalRewardTransforms(transforms), discount=1.0)
+    buffer.add_player_trajectory(paid_trajectory(0, PAID), "Kuhn")
+    steps = sorted(buffer.draw(None), key=lambda step: step.info["step_index"])
+    assert [step.reward for step in steps] == pytest.approx(returns)
 
 
 def test_roles_of_other_environments_and_policies_are_not_compared():

@@ -75,6 +75,50 @@ def test_what_is_played_and_tables_of_another_type_replace_those_that_they_are_l
     assert claims.program.claims.path == str(tmp_path / "mine.jsonl")
 
 
+def test_a_buffer_that_would_part_the_answers_of_one_turn_is_refused():
+    with pytest.raises(InputError, match=r"buffer.batch_size: draws single answers, but normalize_rewards"):
+        load_config("papers/at-grpo-small", {"buffer.batch_size": "64"})
+
+
+OTHER_WAYS = {
+    "papers/marshal-small": '[credit]\ntype = "rae"\n[rewards]\nsampling = []\n',
+    "papers/at-grpo-small": '[credit]\ntype = "grpo"\n',
+    "papers/spiral-small": '[rewards]\nsampling = [{type = "normalize_rewards"}]\n',
+    "papers/r-zero-small": "[learning.critic]\n",
+    "kuhn": '[rewards]\nsampling = [{type = "normalize_rewards"}]\n',
+}
+
+
+@pytest.mark.parametrize("base", OTHER_WAYS)
+def test_another_way_to_advantages_takes_the_place_of_that_of_the_file_it_is_laid_over(base, tmp_path):
+    config = load(f'extends = "{base}"\n{OTHER_WAYS[base]}', folder=tmp_path)
+    ways = OTHER_WAYS[base]
+    assert (config.credit is not None) == ("[credit]" in ways)
+    assert (config.learning.critic is not None) == ("critic" in ways)
+    if "normalize" in ways:
+        assert [one.type for one in config.rewards.sampling] == ["normalize_rewards"]
+
+
+def test_a_single_field_of_credit_leaves_the_others_as_they_are(tmp_path):
+    config = load('extends = "papers/r-zero-small"\n[credit]\nnormalize = false\n', folder=tmp_path)
+    assert (config.credit.type, config.credit.normalize) == ("grpo", False)
+
+
+@pytest.mark.parametrize("policies", ["shared", "isolated"])
+def test_other_policies_have_no_settings_of_those_that_they_replace(policies, tmp_path):
+    text = f'extends = "papers/r-zero-small"\n[program]\npolicies = "{policies}"\n'
+    assert load(text, folder=tmp_path).learning.policies == {}
+
+
+@pytest.mark.parametrize(
+    "base", ["papers/r-zero", "papers/prover-verifier-small", "papers/isolated-or-shared"]
+)
+def test_a_table_over_a_name_keeps_the_name(base, tmp_path):
+    named = load_config(base, {}).program.questions
+    config = load(f'extends = "{base}"\n[program.questions]\ntest_size = 0.5\n', folder=tmp_path)
+    assert config.program.questions == named.model_copy(update={"test_size": 0.5})
+
+
 def test_a_circle_through_two_directories_and_a_long_chain_are_refused(tmp_path):
     for name, other in (("one", "two"), ("two", "one")):
         (tmp_path / name).mkdir()
@@ -89,11 +133,12 @@ def test_a_circle_through_two_directories_and_a_long_chain_are_refused(tmp_path)
 @pytest.mark.parametrize(
     ("extends", "line"),
     [
-        ("3", "extends: 3 is not a text. Name a preset or a .toml file"),
+        ("3", "extends: 3 is not a name. Name a preset or a .toml file"),
         (
             '"kuhn"\n[learning]\nextends = "kuhn"',
             "extends: stands in the table learning. Write it on the first line, before all tables",
         ),
+        ('""', "extends: '' is not a name. Name a preset or a .toml file"),
         ('"kuh"', "/mine.toml names kuh, and no file or preset has this name. Did you mean kuhn?"),
         ('"paper.toml"', "/paper.toml, and there is no such file. Give a .toml file or one of PRESETS"),
         (

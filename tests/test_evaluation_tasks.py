@@ -112,6 +112,9 @@ def test_a_file_of_ones_own(tmp_path):
         ('{"question": "", "answer": "4"}', "question in line 1 of .* is not text"),
         ('{"question": 4, "answer": "4"}', "question in line 1 of .* is not text"),
         ('{"question": "Why?", "answer": true}', "answer in line 1 of .* is not text"),
+        ('{"question": "Why?", "answer": NaN}', "answer in line 1 of .* is not text"),
+        ('{"question": "Why?", "answer": -Infinity}', "answer in line 1 of .* is not text"),
+        ('{"question": "a\\ud800", "answer": "4"}', "question in line 1 of .* is not text"),
         ("", "own.jsonl has no question"),
     ],
 )
@@ -216,6 +219,25 @@ def test_a_dataset_whose_scorer_runs_answers_is_refused(name, gym):
 def test_an_unknown_dataset_is_refused_with_a_close_one(gym):
     with pytest.raises(InputError, match="Did you mean reasoning_gym:chain_sum"):
         task_of("reasoning_gym:chain_sums")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(1e-05, "0.00001"), (1.5e-7, "0.00000015"), (1e16, "10,000,000,000,000,000"), (2.0, "2"), (-3, "-3")],
+)
+def test_an_answer_that_is_a_number_is_that_number_however_the_file_writes_it(answer, said, tmp_path):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "How much?", "answer": answer}))
+    task = task_of(tmp_path / "own.jsonl")
+    for stated in (f"The answer is: {said}", f"It is {said}"):
+        assert task.score(0, task.read(0, stated)) == 1
+    assert task.score(0, "7") == 0
+
+
+def test_a_score_that_takes_other_arguments_is_refused_at_once(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"question": "Why?", "answer": "4"}')
+    (tmp_path / "own.py").write_text("def score(said):\n    return 1\n")
+    with pytest.raises(InputError, match=r"score does not take \(said, row\). Let it take both"):
+        task_of(tmp_path / "own.jsonl", score=f"{tmp_path / 'own.py'}:score")
 
 
 def test_a_task_may_have_a_score_and_columns_of_ones_own(tmp_path):

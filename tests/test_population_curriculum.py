@@ -55,6 +55,14 @@ def test_a_range_that_says_nothing_counts_as_minus_1_to_1(limits):
     assert after([1.0, -1.0] * 8, limits=limits) == after([1.0, -1.0] * 8)
 
 
+def test_games_are_counted_not_the_seats_in_them():
+    curriculum = Curriculum({"a": (-1.0, 1.0)})
+    for number in range(RATED_AFTER):
+        assert curriculum.variances() == {"a": None}, number
+        curriculum.add("a", {0: 1.0, 1: -1.0})
+    assert curriculum.variances()["a"] > 0
+
+
 def test_in_a_game_against_itself_seats_are_taken_apart():
     """Where whoever begins wins, nothing is open, although each reward is as frequent as the other."""
     curriculum = Curriculum(UNIT)

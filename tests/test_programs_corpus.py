@@ -171,7 +171,47 @@ def test_documents_are_paragraphs_of_a_text_or_lines_of_json(tmp_path, name, tex
     (tmp_path / name).write_text(text, encoding="utf-8")
     found = load_documents(str(tmp_path / name), "documents")
     assert [one.text for one in found] == documents
-    assert all(one.question is None for one in found)
+    assert all(one.questions == () for one in found)
+
+
+def test_every_question_on_a_text_is_kept_and_no_question_is_none(tmp_path):
+    rows = [
+        {"text": "A.", "question": "q1", "answer": "a1"},
+        {"text": "A.", "question": None, "answer": None},
+        {"text": "B.", "question": "q2", "answer": 2.5e-05},
+        {"text": "A.", "question": "q3", "answer": "a3"},
+        {"text": "C."},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load_documents(str(tmp_path / "a.jsonl"), "documents")
+    known = {one.text: [(q["question"], q["ground_truth"]) for q in one.questions] for one in found}
+    assert known == {"A.": [("q1", "a1"), ("q3", "a3")], "B.": [("q2", "0.000025")], "C.": []}
+
+
+async def test_solvers_do_not_learn_from_the_questions_of_held_out_documents(tmp_path):
+    rows = [
+        {"text": f"{number}.", "question": f"Bells of {number}, 1?", "answer": "5"} for number in range(10)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    number = iter(range(1000))
+    client = ScoringClient(
+        lambda model, prompt: (
+            f"Question: Bells of {next(number) % 10}, 1?\nAnswer: 5"
+            if "Write a question" in prompt
+            else f"The answer is: {next(number) % 2}"
+        )
+    )
+    settings = CorpusSettings(documents=str(tmp_path / "a.jsonl"), batch_size=20, proposals_per_document=1)
+    arena = CorpusArena(client, settings)
+    _, results = await arena.play_step(concurrency=1)
+    held_out = {f"Bells of {place}, 1?" for place in arena.held_out}
+    asked = {one.rollout.extras["question"]["question"] for one in results}
+    learned = {
+        child.rollout.artifact["question"] for one in results for child in one.children if child.is_trainable
+    }
+    assert learned
+    assert held_out & asked
+    assert not held_out & learned
 
 
 @pytest.mark.parametrize(
@@ -180,9 +220,9 @@ def test_documents_are_paragraphs_of_a_text_or_lines_of_json(tmp_path, name, tex
         ("a.txt", "Only one.", "has no two documents"),
         ("a.txt", "", "has no two documents"),
         ("a.jsonl", '["text"]\n', "line 1 of .* is not an object"),
-        ("a.jsonl", '{"text": ""}\n', "has no text that is text"),
-        ("a.jsonl", '{"text": 3}\n', "has no text that is text"),
-        ("a.jsonl", '{"text": "One.", "question": "Who?"}\n', "has no answer that is text"),
+        ("a.jsonl", '{"text": ""}\n', "text of line 1 of .* is .*, not words"),
+        ("a.jsonl", '{"text": 3}\n', "text of line 1 of .* is .*, not words"),
+        ("a.jsonl", '{"text": "One.", "question": "Who?"}\n', "answer of line 1 of .* is None, not words"),
         ("a.jsonl", "{\n", "line 1 of .* is not JSON"),
     ],
 )
@@ -203,4 +243,5 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
 def test_the_bundled_corpus_has_a_question_on_each_document_and_no_text_twice():
     documents = load_documents("everyday", "documents")
     assert len({one.text for one in documents}) == len(documents) >= 200
-    assert len({one.question["question"] for one in documents}) == len(documents)
+    questions = [question["question"] for one in documents for question in one.questions]
+    assert len(questions) == len(set(questions)) == len(documents)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sparring.config import load_config
-from sparring.config.programs import ProposerSolverSettings
+from sparring.config.programs import ProposerSolverSettings, SolverLabels
 from sparring.core import GenerateResult, InputError, Messages, MockInferenceClient
 from sparring.programs.expressions import Expressions
 from sparring.programs.proposer_solver import ProposerSolverArena
-from sparring.programs.questions import Arithmetic, Domain
+from sparring.programs.questions import Arithmetic, Domain, OpenQuestions, Question
 
 
 class Answers(MockInferenceClient):
@@ -42,6 +42,46 @@ def arena_of(
     domain = Expressions(1) if settings.domain == "expressions" else Arithmetic()
     client = Answers(domain, proposals, said if callable(said) else lambda question: said)
     return ProposerSolverArena(client, settings, held_out=[], seed=seed)
+
+
+class Divisors(Arithmetic):
+    """Any divisor of a number is right, so which answers are right depends on the question."""
+
+    def is_correct(self, result: str, question: Question) -> bool:
+        return int(question["question"].split(" ")[0]) % int(result) == 0
+
+
+@pytest.mark.parametrize("labels", ["answer", "majority", "shares"])
+async def test_votes_count_equal_answers_to_whatever_question(labels: SolverLabels) -> None:
+    domain = Divisors()
+    client = Answers(domain, ["12 + 1"], lambda question: ["2", "2", "7", "2"])
+    settings = ProposerSolverSettings(
+        batch_size=1, proposals_per_prompt=1, solver_rollouts=4, solver_labels=labels
+    )
+    arena = ProposerSolverArena(client, settings, domain=domain, held_out=[])
+    (result,) = await played(arena)
+    assert result.rollout.extras["agreement"] == 0.75
+    by_vote = [0.75, 0.75, 0.25, 0.75] if labels == "shares" else [1.0, 1.0, 0.0, 1.0]
+    assert solvers(result) == by_vote
+
+
+async def test_solvers_that_are_not_trained_do_not_learn_from_what_is_asked_again_either() -> None:
+    arena = arena_of(["2 + 3"], ["5", "6"], train_solvers=False, asked_again=2)
+    batch, results = await arena.play_step(concurrency=1)
+    assert sum(one.rollout.episode_type == "solve" for one in results) == 8
+    assert {record.role_id for record in batch.records} <= {"Proposer"}
+
+
+def test_an_example_of_several_lines_is_shown_in_the_form_that_is_read() -> None:
+    domain = OpenQuestions([{"question": "Two\nlines?", "ground_truth": "a\nb"}])
+    for _, written in domain.proposer_turns(domain.seed_questions()):
+        assert domain.parse_question(written) == {"question": "Two lines?", "ground_truth": "a b"}
+
+
+@pytest.mark.parametrize("labels", ["majority", "shares"])
+def test_penalties_beside_a_vote_are_refused(labels: str) -> None:
+    with pytest.raises(InputError, match="penalties"):
+        load_config("papers/r-zero-small", {"program.penalties": "true", "program.solver_labels": labels})
 
 
 async def played(arena: ProposerSolverArena) -> list[GenerateResult]:

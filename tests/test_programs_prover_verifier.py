@@ -140,7 +140,7 @@ def arena_of(directory, client=None, **settings):
 
 async def play(arena, updates):
     """Return the results of updates, numbered as in training."""
-    arena.step_num = arena.step_num or 1
+    arena.step_num, arena.first_step = arena.step_num or 1, 1
     played = []
     for _ in range(updates):
         batch, results = await arena.play_step()
@@ -244,10 +244,32 @@ async def test_every_round_is_an_equal_share_of_the_examples(tmp_path):
     assert rounds == [{0: 12}, {0: 6, 1: 6}, {0: 4, 1: 4, 2: 4}, {0: 3, 1: 3, 2: 3, 3: 3}]
 
 
+async def test_with_more_rounds_than_examples_every_round_has_its_turn(tmp_path):
+    arena = arena_of(tmp_path, batch_size=2, solutions_per_question=1, verifier_updates=2, prover_updates=2)
+    taught = [rollouts for _, rollouts in await play(arena, 24) if rollouts[0].episode_type == "verify"]
+    rounds = Counter(one.artifact["round"] for rollouts in taught[-6:] for one in rollouts)
+    assert len(rounds) >= 4
+    assert max(rounds) == 5, "the newest provers are among them"
+
+
+async def test_the_same_question_in_two_lines_is_in_one_half(tmp_path):
+    rows = [{"question": f"What is {number // 3} + 1?", "answer": number // 3 + 1} for number in range(18)]
+    (tmp_path / "twice.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ProverVerifierSettings(questions={"name": str(tmp_path / "twice.jsonl")})
+    for seed in range(4):
+        arena = ProverVerifierArena(ScoringClient(answer), settings, seed=seed)
+        halves = [
+            {arena.task.questions[one].text for one in half}
+            for half in (arena.for_provers, arena.for_verifier)
+        ]
+        assert all(halves)
+        assert not halves[0] & halves[1]
+
+
 async def test_a_full_store_keeps_solutions_of_every_round(tmp_path):
     arena = arena_of(tmp_path, batch_size=12, verifier_updates=2, prover_updates=1, store_size=9)
     taught = (await play(arena, 13))[12]
-    assert Counter(one.artifact["round"] for one in taught[1]) == {0: 3, 1: 3, 2: 2, 3: 2, 4: 2}
+    assert sorted(Counter(one.artifact["round"] for one in taught[1]).values()) == [2, 2, 2, 3, 3]
     kept = Counter(one.data["round"] for one in arena.stores["solutions"].all())
     assert kept.total() == 9
     assert set(kept) == {1, 2, 3, 4}

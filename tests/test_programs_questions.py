@@ -140,19 +140,33 @@ def test_an_answer_earns_its_score_against_the_others_to_its_question(tmp_path):
         assert sum(advantages) == pytest.approx(0)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_every_question_is_asked_once_before_one_is_asked_again_and_held_out_ones_never(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "first"), [(0, 0), (1, 0), (0, 1)])
+def test_every_question_is_asked_once_before_one_is_asked_again_and_held_out_ones_never(
+    tmp_path, seed, first
+):
     arena = arena_of(
         lambda prompt, _: "", seed, batch_size=6, answers=2, name=write_problems(tmp_path), columns=PROBLEMS
     )
-    asked = []
-    for arena.step_num in range(16):
+    asked, arena.first_step = [], first
+    for arena.step_num in range(first, first + 16):
         asked += [one.artifact.number for one in arena.get_batch()[::2]]
     trained = {*range(20)} - {*arena.held_out}
     assert len(arena.held_out) == 4
     rounds = [asked[place : place + 16] for place in range(0, 48, 16)]
     assert [{*one} for one in rounds] == [trained] * 3
     assert rounds[0] != rounds[1]
+
+
+def test_a_run_asks_every_question_in_its_first_updates(model, tmp_path, own):
+    own("sums")
+    (tmp_path / "own.toml").write_text(
+        '[program]\ntype = "questions"\nbatch_size = 4\nanswers_per_question = 2\n'
+        'questions = {name = "own.py:sums", count = 10}\n'
+    )
+    fields = SMALL | {"model.name": str(model), "learning.steps": "4", "evaluation.every": "0"}
+    run(load_config(str(tmp_path / "own.toml"), fields), tmp_path / "run")
+    asked = Counter(one.artifact["question"] for one in logged(tmp_path / "run"))
+    assert (len(asked), {*asked.values()}) == (8, {2})
 
 
 def test_a_score_of_ones_own_reads_whatever_is_said_so_nothing_has_to_be_stated(tmp_path, own):

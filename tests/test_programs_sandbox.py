@@ -76,6 +76,104 @@ async def test_ordinary_python_runs(expression, sandbox):
     assert (ending.kind, ending.text) == ("value", ORDINARY[expression])
 
 
+MODULES = (
+    *(
+        "__future__",
+        "abc",
+        "array",
+        "base64",
+        "bisect",
+        "calendar",
+        "cmath",
+        "collections",
+        "collections.abc",
+    ),
+    *("contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions"),
+    *("functools", "graphlib", "hashlib", "heapq", "html", "inspect", "io", "itertools", "json", "logging"),
+    *("math", "numbers", "operator", "os", "pprint", "queue", "random", "re", "statistics", "string"),
+    *("struct", "sys", "textwrap", "threading", "time", "timeit", "traceback", "types", "typing", "unittest"),
+    *("urllib.parse", "warnings", "weakref"),
+)
+
+
+async def test_modules_of_the_standard_library_that_answers_import_are_there(sandbox):
+    source = "".join(f"import {name}\n" for name in MODULES)
+    ending = await sandbox.run(f"from __future__ import annotations\n{source}", "1")
+    assert ending.text == "1"
+
+
+USES = {
+    "__import__('datetime').datetime.strptime('2024-01-02', '%Y-%m-%d').day": "2",
+    "len(str(3**30000 // 3**20000))": "4772",
+    "'ab'.encode('utf-16-le')": r"b'a\x00b\x00'",
+    "'ab'.encode('utf-8-sig').decode('utf-8-sig')": "'ab'",
+    r"b'a\\n'.decode('unicode_escape')": r"'a\n'",
+    "__import__('codecs').encode('abc', 'rot13')": "'nop'",
+}
+
+
+@pytest.mark.parametrize("expression", USES)
+async def test_what_python_loads_when_it_is_used_is_there(expression, sandbox):
+    ending = await sandbox.run("import sys\nsys.set_int_max_str_digits(0)", expression)
+    assert (ending.kind, ending.text) == ("value", USES[expression])
+
+
+EQUAL = {
+    "Counter([1, 1, 2])": "{1: 2, 2: 1}",
+    "defaultdict(int, a=1)": "{'a': 1}",
+    "OrderedDict(b=1, a=2)": "{'a': 2, 'b': 1}",
+    "{'b': 1, 'a': 2}.keys()": "{'a', 'b'}",
+    "{'b': 1}.items()": "{('b', 1)}",
+    "namedtuple('P', 'x y')(1, 2)": "(1, 2)",
+    "IntEnum('E', 'A B').B": "2",
+    "type('S', (str,), {'__repr__': lambda self: '4', '__eq__': lambda *a: True})('x')": "'x'",
+    "type('D', (dict,), {'items': lambda self: [(1, 2)]})()": "{}",
+    "type('L', (list,), {'__iter__': lambda self: iter([1])})()": "[]",
+    "type('I', (int,), {'__repr__': lambda self: '4'})(5)": "5",
+    "[Fraction(1, 2), Fraction(4), Decimal('0.5'), Decimal(4)]": "[0.5, 4, 0.5, 4]",
+}
+
+
+@pytest.mark.parametrize("expression", EQUAL)
+async def test_a_value_of_a_subclass_is_the_plain_value_that_its_base_has(expression, sandbox):
+    source = "from collections import *\nfrom decimal import *\nfrom enum import *\nfrom fractions import *"
+    ending = await sandbox.run(source, expression)
+    assert (ending.kind, ending.text) == ("value", EQUAL[expression])
+
+
+@pytest.mark.parametrize("number", ["Fraction(1, 3)", "Decimal('0.1')", "Decimal('nan')", "Decimal('inf')"])
+async def test_a_number_that_no_plain_one_is_equal_to_does_not_leave(number, sandbox):
+    source = "from decimal import *\nfrom fractions import *"
+    assert (await sandbox.run(source, number)).kind == "error"
+
+
+DEEP = {
+    "functools.cache": "import functools\n@functools.cache\ndef f(n): return n and f(n - 1) + 1",
+    "sorted": "def f(n): return n and sorted([n - 1], key=f)[0] + 2",
+    "sum": "def f(n): return n and sum(f(one) for one in [n - 1]) + 1",
+    "a call": "class F:\n def __call__(self, n): return n and self(n - 1) + 1\nf = F()",
+}
+
+
+@pytest.mark.parametrize("way", DEEP)
+async def test_recursion_through_c_is_as_deep_as_in_other_pythons(way, sandbox):
+    ending = await sandbox.run(f"import sys\nsys.setrecursionlimit(10**6)\n{DEEP[way]}", "f", "450")
+    assert ending.kind == "value"
+
+
+async def test_what_stands_under_main_is_not_for_who_calls_a_program(sandbox):
+    source = "def f():\n    return 4\nif __name__ == '__main__':\n    print(f())\n    raise SystemExit"
+    assert (await sandbox.run(source, "f()")).text == "4"
+    assert (await sandbox.run(source)).printed == "4\n"
+
+
+async def test_a_long_call_does_not_use_up_what_a_program_may_take():
+    one = Sandbox(1, instructions=10**8)
+    assert (await one.run("f = len", f"f({[*range(60_000)]})")).text == "60000"
+    assert (await one.run("f = len", "f", str([*range(60_000)]))).text == "60000"
+    one.close()
+
+
 async def test_classes_generators_and_patterns_run(sandbox):
     source = """
 from dataclasses import dataclass

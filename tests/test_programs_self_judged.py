@@ -176,6 +176,15 @@ async def test_evaluations_measure_the_solver_on_held_out_calculations():
     assert "answer quality" not in await arena_of(Players(), quality_weight=0.0).evaluate()
 
 
+async def test_solvers_do_not_learn_from_held_out_calculations():
+    held_out = arena_of(Players()).held_out[0]
+    arena = arena_of(Players([held_out["question"]]))
+    _, results = await arena.play_step()
+    assert all(result.rollout.extras["question"] == held_out for result in results)
+    assert all(result.children for result in results)
+    assert not any(child.is_trainable for result in results for child in result.children)
+
+
 async def test_a_restored_arena_goes_on_in_the_same_way():
     whole = arena_of(Players())
     await whole.play_step()

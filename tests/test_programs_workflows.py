@@ -10,7 +10,7 @@ from program_runs import SMALL, logged, run
 from sparring.config import load_config
 from sparring.config.programs import WorkflowSettings
 from sparring.config.questions import SplitQuestions
-from sparring.core import MockInferenceClient
+from sparring.core import InputError, MockInferenceClient
 from sparring.evaluation.results import read_evaluation
 from sparring.programs.workflows import ROLES, WorkflowArena
 from sparring.run.programs import build_program, policies_of
@@ -177,6 +177,27 @@ def test_one_switch_says_whether_the_roles_of_any_program_share_a_policy(name, t
     assert policies('policies = "isolated"') == ([role.lower() for role in roles], roles)
     own = f'policies = "isolated"\n[roles.{roles[0]}]\npolicy = "mine"'
     assert policies(own) == (["mine", *(role.lower() for role in roles[1:])], roles)
+
+
+@pytest.mark.parametrize(
+    ("roles", "frozen", "problem"),
+    [
+        (("A", "a"), (), "role a would get the policy a, which role A has"),
+        (("A B", "a-b"), (), "role a-b would get the policy a-b, which role A B has"),
+        (("A", "Base"), (), "role Base would get the policy base, which is frozen"),
+        (("A", "Judge"), ("judge",), "role Judge would get the policy judge, which is frozen"),
+    ],
+)
+def test_isolated_policies_that_would_be_shared_or_frozen_are_refused(roles, frozen, problem, tmp_path):
+    lines = ["from sparring.core import Arena, Role, SingleTurnEpisode", "", "", "class Mine(Arena):"]
+    lines += ["    def __init__(self, client, seed=0):", "        super().__init__(client, seed=seed)"]
+    lines += [f"        self.add_role(Role({role!r}, policy='one'))" for role in roles]
+    (tmp_path / "mine.py").write_text("\n".join(lines) + "\n")
+    frozen_lines = [f'{name} = "base"' for name in frozen]
+    text = ["[program]", 'type = "python"', 'path = "mine.py:Mine"', 'policies = "isolated"', "[frozen]"]
+    (tmp_path / "own.toml").write_text("\n".join([*text, *frozen_lines]))
+    with pytest.raises(InputError, match=problem):
+        build_program(load_config(str(tmp_path / "own.toml"), {}))
 
 
 @pytest.mark.parametrize(("form", "sharing"), one_of_each(FORMS, ["shared", "isolated"]))

@@ -256,7 +256,8 @@ class BaseBuffer(ABC):
         steps = []
         for index, step in enumerate(trajectory.steps):
             final = _rewards_from(trajectory, step)[trajectory.pid]
-            reward = transformed = self._first_reward(trajectory, index, of_game, of_single_steps.get(index))
+            own = of_single_steps.get(index)
+            reward = transformed = self._first_reward(trajectory, index, env_id, of_game, own)
             if self.step_reward_transformation is not None and is_bounded(transformed):
                 with own_code():
                     reward = self.step_reward_transformation(trajectory, index, transformed)
@@ -278,15 +279,19 @@ class BaseBuffer(ABC):
             steps.append(step.scored(reward, info, env_id))
         return steps
 
-    def _first_reward(self, trajectory: Trajectory, index: int, of_game: float, own: float | None) -> float:
+    def _first_reward(
+        self, trajectory: Trajectory, index: int, env_id: str, of_game: float, own: float | None
+    ) -> float:
         """Return a step's reward before the step transforms: by that of the game, or the step's ``own``, of a
         game that a forgiven invalid move had ended or of a copy in which an answer was followed."""
         last = of_game if own is None else own
         is_branch = "branch_rewards" in trajectory.steps[index].info
         if self.discount is None or is_branch or not (is_bounded(of_game) and is_bounded(last)):
             return last
-        reward = return_from(trajectory, index, of_game, self.discount)
-        return reward if own is None else min(reward, return_from(trajectory, index, own, 1.0))
+        transform = self.final_reward_transformation
+        factor = 1.0 if transform is None else transform.factor(env_id)
+        reward = return_from(trajectory, index, of_game, self.discount, factor)
+        return reward if own is None else min(reward, return_from(trajectory, index, own, 1.0, factor))
 
     def _rewards_of_single_steps(self, trajectory: Trajectory, env_id: str) -> dict[int, float]:
         """Return the transformed rewards of the steps that do not start from that of the game, by index."""

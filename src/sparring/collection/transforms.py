@@ -78,6 +78,13 @@ class FinalRewardTransform(RewardTransform, ABC):
         """
         return self(x, env_id)
 
+    def factor(self, env_id: str | None = None) -> float:
+        """Return by what rewards on the way of a game are multiplied, so that they fit the new ones.
+
+        It is 1 unless the transform gives rewards another unit, and 0 if what counts is the end alone.
+        """
+        return 1.0
+
 
 class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], FinalRewardTransform):
     """Applies transforms one after the other."""
@@ -93,6 +100,10 @@ class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], Fin
         for transform in self.transforms:
             x = transform.for_player(x, pid, env_id)
         return x
+
+    def factor(self, env_id: str | None = None) -> float:
+        """Return the product of all factors."""
+        return math.prod(transform.factor(env_id) for transform in self.transforms)
 
 
 class WinDrawLossFormatter(FinalRewardTransform):
@@ -114,6 +125,10 @@ class WinDrawLossFormatter(FinalRewardTransform):
             return dict.fromkeys(x, self.draw_reward)
         return {pid: self.win_reward if reward == best else self.loss_reward for pid, reward in x.items()}
 
+    def factor(self, env_id: str | None = None) -> float:
+        """Return 0: who wins is known at the end."""
+        return 0.0
+
 
 class DivideByGameRange(FinalRewardTransform):
     """Divides rewards by half their game's range, so that constants mean the same in all games.
@@ -128,6 +143,10 @@ class DivideByGameRange(FinalRewardTransform):
         """Return every player's reward in units of half the range."""
         scale = self.scale_of.get(env_id or "", 1.0)
         return {pid: reward / scale for pid, reward in x.items()}
+
+    def factor(self, env_id: str | None = None) -> float:
+        """Return 1 by half the range."""
+        return 1.0 / self.scale_of.get(env_id or "", 1.0)
 
 
 class RoleAdvantageFormatter(FinalRewardTransform):
@@ -276,7 +295,9 @@ class RewardForReasoning(BonusOrPenalty):
         return bool(step.reasoning.strip() and step.info.get("reasoning", {}).get("ended", False))
 
 
-def return_from(trajectory: Trajectory, step_index: int, reward: float, discount: float) -> float:
+def return_from(
+    trajectory: Trajectory, step_index: int, reward: float, discount: float, factor: float = 1.0
+) -> float:
     """Return what the player receives from a step on, where ``reward`` is that of the whole game.
 
     With the rewards r_k after the player's steps k = i, ..., T (``info["step_reward"]``), the return of step
@@ -284,15 +305,15 @@ def return_from(trajectory: Trajectory, step_index: int, reward: float, discount
 
         G_i = sum_k discount^(k - i) r_k
 
-    (Sutton and Barto 2018, equation 3.8). What a player receives after another's move belongs to its own last
-    step; see :class:`~sparring.envs.game_episode.GameEpisode`. The last step also has what the final
-    transforms added, and the whole ``reward`` of a game that pays at its end alone. So with a discount of 1,
-    all steps of such a game have ``reward``.
+    (Sutton and Barto 2018, equation 3.8), each of them times ``factor``. What a player receives after
+    another's move belongs to its own last step; see :class:`~sparring.envs.game_episode.GameEpisode`. The
+    last step also has what the final transforms added, and the whole ``reward`` of a game that pays at its
+    end alone. So with a discount of 1, all steps of such a game have ``reward``.
     """
     later = [step.info for step in trajectory.steps[step_index:]]
     pays = any("step_reward" in info for info in later)
-    received: list[float] = [info.get("step_reward", 0.0) for info in later]
-    received[-1] += reward - trajectory.final_reward if pays else reward
+    received: list[float] = [factor * info.get("step_reward", 0.0) for info in later]
+    received[-1] += reward - factor * trajectory.final_reward if pays else reward
     total = 0.0
     for one in reversed(received):
         total = one + discount * total

@@ -34,7 +34,7 @@ class ProverVerifierSettings(ProgramSettings):
     questions: Annotated[SplitQuestions, named(SplitQuestions), QUESTIONS]
     """What is solved: a table, or only the name of its source. One half of the questions that are not held
     out is for the provers, the other for the verifier."""
-    batch_size: int = Field(default=64, ge=1, le=10_000_000)
+    batch_size: int = Field(default=64, ge=2, le=10_000_000)
     """Number of solutions in each update, of both phases."""
     solutions_per_question: int = Field(default=8, ge=1, le=10_000_000)
     """Number of solutions of one prover to one question, which are compared with each other."""

@@ -170,6 +170,9 @@ class Config(Settings):
             if single is not None:
                 problem = f"normalize_rewards_by_turn compares the answers of one turn, but {single} is 1"
                 raise InputError("rewards.sampling", problem, "Raise that, to 4 say, or leave this out")
+            if self.buffer.batch_size is not None:
+                problem = "draws single answers, but normalize_rewards_by_turn compares all those of one turn"
+                raise InputError("buffer.batch_size", problem, "Leave one of the two out")
         if several is None:
             return
         worth = f"but {several} values each answer by a copy of the game that is played to its end"
@@ -250,7 +253,7 @@ class Config(Settings):
         ``normalize_rewards`` after a moving average, as in UnstableBaselines, is of the batch and is allowed.
         """
         fix = "Leave one of the two out"
-        if self.credit is not None and self.rewards.sampling != RewardSettings().sampling:
+        if self.credit is not None and self.rewards.sampling not in ([], RewardSettings().sampling):
             raise InputError("credit", "takes the place of rewards.sampling", fix)
         for field, transforms in self.rewards.lists.items():
             names = Counter(one.type.removesuffix("_by_env") for one in transforms if one.type != "python")

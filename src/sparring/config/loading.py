@@ -12,7 +12,7 @@ import tomli_w
 from sparring.config.config import Config
 from sparring.config.facts import Relative
 from sparring.config.fields import ANY_ENTRY, config_fields
-from sparring.config.recipe import apply_recipe, lay_over, read_recipe
+from sparring.config.recipe import apply_recipe, drop_others, lay_over, read_recipe
 from sparring.config.toml_files import (
     EXTENDS,
     MAX_KEYS,
@@ -154,8 +154,8 @@ def _read_source(source: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if EXTENDS not in data:
         return data
     base = data.pop(EXTENDS)
-    if not isinstance(base, str):
-        raise InputError(EXTENDS, f"{base!r} is not a text", "Name a preset or a .toml file")
+    if not isinstance(base, str) or not base.strip():
+        raise InputError(EXTENDS, f"{base!r} is not a name", "Name a preset or a .toml file")
     beside = Path(source).parent / base
     if base not in preset_names() and (base.endswith(".toml") or beside.exists()):
         base = str(beside)
@@ -170,6 +170,7 @@ def _read_source(source: str, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     for one, other in (("envs", "program"), ("program", "envs")):
         if one in data:
             whole.pop(other, None)  # what is played replaces what was played
+    drop_others(whole, data)
     lay_over(whole, data)
     return whole
 

@@ -253,13 +253,14 @@ class ProposerSolverSettings(ProgramSettings):
     penalties: bool = False
     """What keeps the requested form but is wrong, or cannot be asked, earns -0.5, and what lacks the form -1.
     Otherwise a wrong answer earns 0, and an invalid question `invalid_reward`."""
-    invalid_reward: float = Field(default=-1.0, ge=-1e6, le=0)
+    invalid_reward: Annotated[float, Only("penalties", (False,))] = Field(default=-1.0, ge=-1e6, le=0)
     """What an invalid question earns."""
     repetitions: Repetitions = "stored"
-    """What a repetition earns: with `stored`, one of a stored question earns the least that a valid question
-    can, and copies within an update share the reward of one new question. With `clusters`, every question
-    loses the part of the update's proposals that are in its cluster of similar ones (by BLEU, average linkage
-    below 0.5), and earns at least 0. With `free`, it earns what any other does."""
+    """What a repetition earns: with `stored`, one of a stored question earns the least that a valid
+    question can (-0.5 with `near_target`, else 0), and copies within an update share the reward of one
+    new question. With `clusters`, every question loses the part of the update's proposals that are in its
+    cluster of similar ones (by BLEU, average linkage below 0.5), and earns at least 0. With `free`, it
+    earns what any other does."""
     proposer_labels: ProposerLabels = "answer"
     """Which answers are right for the proposer's reward and the gate: the `answer` of the question, which the
     domain computes, or its proposer writes where it cannot be computed; what the proposer `stated`, in
@@ -283,7 +284,7 @@ class ProposerSolverSettings(ProgramSettings):
 
     def rules(self) -> Iterable[Rule]:
         """Words come from somewhere, and what only expressions have is not asked of other questions."""
-        return self._words, self._expressions_only, self._about_code_alone
+        return self._words, self._expressions_only, self._about_code_alone, self._penalties
 
     def _words(self) -> None:
         if self.domain == "words" and self.questions is None:
@@ -298,6 +299,11 @@ class ProposerSolverSettings(ProgramSettings):
         if self.proposer_labels == "stated":
             problem = 'is "stated", but only proposers of expressions state an answer that may be wrong'
             raise at_field(problem, fix, "proposer_labels")
+
+    def _penalties(self) -> None:
+        if self.penalties and self.solver_labels != "answer":
+            problem = f'are for wrong answers, but program.solver_labels is "{self.solver_labels}"'
+            raise at_field(problem, 'Leave one of the two out, or set solver_labels = "answer"', "penalties")
 
     def _about_code_alone(self) -> None:
         if self.code and (self.questions is not None or self.domain is not None):

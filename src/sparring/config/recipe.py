@@ -66,6 +66,23 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     lay_over(data, recipe)
 
 
+def drop_others(data: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Take out of ``data``, in place, what serves the purpose of something in ``changes``.
+
+    These are other ways from rewards to advantages, and settings of single policies if ``changes`` say which
+    policies there are.
+    """
+    rewards, learning = _table(changes, "rewards"), _table(changes, "learning")
+    if "credit" in changes or "sampling" in rewards or "critic" in learning:
+        for part, name in ((data, "credit"), (_table(data, "rewards"), "sampling")):
+            if name not in (changes if name == "credit" else rewards):
+                part.pop(name, None)
+        if "critic" not in learning:
+            _table(data, "learning").pop("critic", None)
+    if "policies" in _table(changes, "program") and "policies" not in learning:
+        _table(data, "learning").pop("policies", None)
+
+
 def _entries(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the tables of a list of tables."""
     entries = data.get(name)
@@ -80,9 +97,11 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def lay_over(data: dict[str, Any], changes: dict[str, Any]) -> None:
     """Lay changes over nested tables, in place: a table of another ``type`` replaces the whole table, and a
-    list the whole list."""
+    list the whole list. A name in place of a table is the table's field ``name``."""
     for name, value in changes.items():
         old = data.get(name)
+        if isinstance(value, dict) and isinstance(old, str) and "type" not in value:
+            old = data[name] = {"name": old}
         if isinstance(value, dict) and isinstance(old, dict) and _is_of_type(value, old.get("type")):
             lay_over(old, value)
         else:

@@ -1,6 +1,8 @@
 """Short answers: whether two are the same, and what a longer text states as its answer."""
 
+import math
 import re
+from decimal import Decimal
 from fractions import Fraction
 
 _DIGITS = r"[0-9]{1,3}(?:,[0-9]{3}){1,10}|[0-9]{1,30}"
@@ -59,6 +61,11 @@ def stated_answer(text: str) -> str | None:
     if marks[-1][0].startswith("<"):
         return _bare(_END.split(rest)[0])
     return _bare(rest.lstrip().removeprefix(":").lstrip().partition("\n")[0])
+
+
+def plain_number(value: float) -> str:
+    """Return a number without an exponent: 0.00001 for 1e-05; empty for one that is infinite or none."""
+    return format(Decimal(repr(value)), "f") if math.isfinite(value) else ""
 
 
 def last_number(text: str) -> str | None:

@@ -6,7 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sparring.core import InputError
 from sparring.population.results import DECAY, RATED_AFTER
@@ -72,17 +72,15 @@ class WeightedEnvSampler(BaseEnvSampler[EnvSpec]):
 class FadingRewards:
     """The rewards of one seat, in units of half the game's range about its middle.
 
-    ``met`` games ended; in the sums a game counts ``DECAY`` to the number of later ones.
+    In the sums a game counts ``DECAY`` to the number of later ones.
     """
 
-    met: int = 0
     games: float = 0.0
     total: float = 0.0
     squares: float = 0.0
 
     def add(self, reward: float) -> None:
         """Count a game."""
-        self.met += 1
         self.games = DECAY * self.games + 1
         self.total = DECAY * self.total + reward
         self.squares = DECAY * self.squares + reward * reward
@@ -120,9 +118,11 @@ class Curriculum:
             for key, (low, high) in ranges.items()
         }
         self._rewards: dict[str, dict[int, FadingRewards]] = {key: {} for key in ranges}
+        self._games = dict.fromkeys(ranges, 0)
 
     def add(self, key: str, rewards: Mapping[int, float]) -> None:
         """Count a game: the rewards of the trained seats."""
+        self._games[key] += 1
         low, high = self._ranges[key]
         for seat, reward in rewards.items():
             scaled = (reward - (low + high) / 2) / ((high - low) / 2)
@@ -130,7 +130,10 @@ class Curriculum:
 
     def variances(self) -> dict[str, float | None]:
         """Return v by environment; ``None`` where too few games have ended."""
-        return {key: _mean_variance([*seats.values()]) for key, seats in self._rewards.items()}
+        return {
+            key: _mean_variance([*seats.values()]) if self._games[key] >= RATED_AFTER else None
+            for key, seats in self._rewards.items()
+        }
 
     def weights(self, keys: Sequence[str], weights: Sequence[float]) -> list[float]:
         """Return the weights of environments with these keys, from the ones that were set."""
@@ -139,20 +142,20 @@ class Curriculum:
         known = [largest if (one := found[key]) is None else one for key in keys]
         return [weight * variance for weight, variance in zip(weights, known, strict=True)]
 
-    def state_dict(self) -> dict[str, list[list[float]]]:
-        """Return the sums as JSON-able data: by environment one list for each seat, which comes first."""
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the games and the sums as JSON-able data: by environment one list for each seat, which comes
+        first."""
         return {
-            key: [[seat, *astuple(one)] for seat, one in seats.items()]
+            key: {"games": self._games[key], "seats": [[seat, *astuple(one)] for seat, one in seats.items()]}
             for key, seats in self._rewards.items()
         }
 
-    def load_state_dict(self, state: Mapping[str, list[list[float]]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Continue from :meth:`state_dict`."""
-        for key, seats in state.items():
-            self._rewards[key] = {int(seat): FadingRewards(int(met), *sums) for seat, met, *sums in seats}
+        for key, one in state.items():
+            self._games[key] = one["games"]
+            self._rewards[key] = {int(seat): FadingRewards(*sums) for seat, *sums in one["seats"]}
 
 
-def _mean_variance(seats: Sequence[FadingRewards]) -> float | None:
-    if sum(one.met for one in seats) < RATED_AFTER:
-        return None
+def _mean_variance(seats: Sequence[FadingRewards]) -> float:
     return sum(one.games * one.variance for one in seats) / sum(one.games for one in seats)

@@ -30,7 +30,7 @@ from sparring.programs.proposer_episodes import (
     SolveEpisode,
     make_proposer_rubric,
 )
-from sparring.programs.questions import Domain, OpenQuestions, Turns
+from sparring.programs.questions import Domain, OpenQuestions, Question, Turns
 from sparring.programs.tasks import hold_out
 
 BEST_VARIANCE, WIDTH = 0.25, 0.01
@@ -42,19 +42,19 @@ _REQUEST = (
 _EXAMPLES = [
     Document(
         "A spider is not an insect. It has eight legs, and most spiders have eight eyes.",
-        {"question": "How many legs has a spider?", "ground_truth": "8"},
+        ({"question": "How many legs has a spider?", "ground_truth": "8"},),
     ),
     Document(
         "Sydney and Melbourne both wanted to be the capital of Australia, so Canberra was built.",
-        {"question": "What is the capital of Australia?", "ground_truth": "Canberra"},
+        ({"question": "What is the capital of Australia?", "ground_truth": "Canberra"},),
     ),
     Document(
         "Ice is frozen water. It floats because it is lighter than water.",
-        {"question": "What is frozen water called?", "ground_truth": "Ice"},
+        ({"question": "What is frozen water called?", "ground_truth": "Ice"},),
     ),
     Document(
         "A trumpet is made of brass. Its three valves are pressed with the fingers.",
-        {"question": "How many valves has a trumpet?", "ground_truth": "3"},
+        ({"question": "How many valves has a trumpet?", "ground_truth": "3"},),
     ),
 ]
 """Texts, and the question that a proposer may ask about each."""
@@ -64,7 +64,7 @@ class CorpusQuestions(OpenQuestions):
     """Questions in words with short answers, and examples of both roles that small models can follow."""
 
     def __init__(self) -> None:
-        super().__init__([one.question for one in _EXAMPLES if one.question is not None])
+        super().__init__([question for one in _EXAMPLES for question in one.questions])
 
     def solver_turns(self) -> Turns:
         return [
@@ -85,8 +85,8 @@ class CorpusProposerEpisode(ProposerEpisode):
     The artifact is ``{"document": text}``. A question that lacks the requested form, or is cut, earns -0.1.
     """
 
-    def __init__(self, solver_rollouts: int, domain: Domain) -> None:
-        super().__init__(PROPOSER, solver_rollouts, domain=domain, train_solvers=True)
+    def __init__(self, solver_rollouts: int, domain: Domain, held_out: frozenset[str]) -> None:
+        super().__init__(PROPOSER, solver_rollouts, domain=domain, train_solvers=True, held_out=held_out)
         metrics = make_proposer_rubric(PROPOSER)
         self._own = Rubric([self.variance, *metrics.funcs[1:]], metrics.weights)
 
@@ -126,8 +126,9 @@ class CorpusArena(ProgramArena[CorpusSettings]):
         domain = CorpusQuestions()
         self.add_role(Role(PROPOSER, max_tokens=domain.proposal_tokens, policy=settings.proposer_policy))
         self.add_role(Role(SOLVER, max_tokens=domain.answer_tokens, policy=settings.solver_policy))
+        keys = frozenset(map(domain.key, self._held_out_questions()))
         self.add_episode("solve", SolveEpisode(SOLVER, domain))
-        self.add_episode("propose", CorpusProposerEpisode(settings.solver_rollouts, domain))
+        self.add_episode("propose", CorpusProposerEpisode(settings.solver_rollouts, domain, keys))
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` proposals, ``proposals_per_document`` on each document."""
@@ -155,13 +156,12 @@ class CorpusArena(ProgramArena[CorpusSettings]):
     async def evaluate(self) -> dict[str, list[float]]:
         """Measure both roles on held-out documents, always the same; failed episodes are left out.
 
-        ``solver exact match``: 1 or 0 for the question of each held-out document that has one. ``proposer
+        ``solver exact match``: 1 or 0 for each question on a held-out document. ``proposer
         valid``: 1 or 0 for each proposal. ``pass rate``: one for each valid proposal.
         """
-        questions = [self.documents[place].question for place in self.held_out]
-        asked = [question for question in questions if question is not None]
         solve = [
-            self.evaluation_request("solve", question, "solve", index) for index, question in enumerate(asked)
+            self.evaluation_request("solve", question, "solve", index)
+            for index, question in enumerate(self._held_out_questions())
         ]
         places = islice(cycle(self.held_out), self.settings.evaluation_proposals)
         propose = [
@@ -175,6 +175,9 @@ class CorpusArena(ProgramArena[CorpusSettings]):
             "proposer valid": [float(one["valid"]) for one in proposed],
             "pass rate": [one["pass_rate"] for one in proposed if one["valid"]],
         }
+
+    def _held_out_questions(self) -> list[Question]:
+        return [question for place in self.held_out for question in self.documents[place].questions]
 
     def _shown_text(self, place: int) -> dict[str, str]:
         return {"document": self.documents[place].text}

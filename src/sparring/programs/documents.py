@@ -7,22 +7,25 @@ from typing import Any
 from sparring.config.adversarial_programs import BUNDLED_CORPUS
 from sparring.config.questions import FILE_END
 from sparring.core import InputError
+from sparring.core.answers import plain_number
+from sparring.core.errors import shown
 from sparring.core.rows import rows_of_file, text_of_file
 from sparring.programs.questions import Question
 
-_FORM = 'Write {"text": "A week has 7 days."}'
+_FORM = 'Write {"text": "A week has 7 days.", "question": "How many days has a week?", "answer": "7"}'
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and a question on it with a known answer, if there is one."""
+    """A text, and the questions on it whose answers are known."""
 
     text: str
-    question: Question | None = None
+    questions: tuple[Question, ...] = ()
 
 
 def load_documents(path: str, field: str) -> list[Document]:
-    """Return the documents of the package, a JSON Lines file, or a text file, each text once.
+    """Return the documents of the package, a JSON Lines file, or a text file, each text once, with all
+    questions on it.
 
     In a text file, empty lines stand between documents. Raises an InputError for ``field`` if the file cannot
     be read, or has fewer than two documents.
@@ -30,7 +33,10 @@ def load_documents(path: str, field: str) -> list[Document]:
     if path == BUNDLED_CORPUS:
         path = str(files("sparring.programs").joinpath("everyday.jsonl"))
     found = _of_rows(path, field) if path.endswith(FILE_END) else _of_text(path, field)
-    distinct = list({one.text: one for one in found}.values())
+    questions: dict[str, tuple[Question, ...]] = {}
+    for one in found:
+        questions[one.text] = (*questions.get(one.text, ()), *one.questions)
+    distinct = [Document(*one) for one in questions.items()]
     if len(distinct) < 2:
         raise InputError(field, f"{path} has no two documents, so none can be held out", "Give more")
     return distinct
@@ -43,18 +49,20 @@ def _of_rows(path: str, field: str) -> list[Document]:
         if not isinstance(row, dict):
             raise InputError(field, f"{where} is not an object", _FORM)
         text = _text(row, "text", where, field)
-        question: Question | None = None
-        if "question" in row or "answer" in row:
-            asked, answer = (_text(row, name, where, field) for name in ("question", "answer"))
-            question = {"question": asked, "ground_truth": answer}
-        documents.append(Document(text, question))
+        if row.get("question") is None and row.get("answer") is None:
+            documents.append(Document(text))
+            continue
+        asked, answer = (_text(row, name, where, field) for name in ("question", "answer"))
+        documents.append(Document(text, ({"question": asked, "ground_truth": answer},)))
     return documents
 
 
 def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
     value = row.get(name)
+    if name == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
+        value = plain_number(value)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(field, f"{where} has no {name} that is text", _FORM)
+        raise InputError(field, f"{name} of {where} is {shown(value)}, not words", _FORM)
     return value.strip()
 
 

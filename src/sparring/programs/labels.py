@@ -57,7 +57,7 @@ class Labels:
 
     def vote(self, answers: Sequence[str | None]) -> Vote:
         """Count the stated answers to one question."""
-        return vote(answers, self._same)
+        return vote(answers, self.domain.same)
 
     def reward_solvers(self, role_id: str, rollouts: Sequence[Rollout], counted: Vote) -> None:
         """Give the answers to one question their rewards. What they earned by the question's own answer stays
@@ -70,7 +70,9 @@ class Labels:
             return
         for rollout, share in zip(rollouts, counted.shares, strict=True):
             result = rollout.extras["result"]
-            agrees = result is not None and counted.answer is not None and self._same(result, counted.answer)
+            agrees = (
+                result is not None and counted.answer is not None and self.domain.same(result, counted.answer)
+            )
             rollout.set_reward(role_id, share if self.solver == "shares" else float(agrees))
 
     def pass_rate(self, question: Question, answered: Sequence[Rollout], counted: Vote) -> float:
@@ -84,11 +86,8 @@ class Labels:
         result: str | None = answered.extras["result"]
         if self.proposer == "stated":
             stated = question.get("stated", question["ground_truth"])
-            return result is not None and self._same(result, stated)
+            return result is not None and self.domain.same(result, stated)
         return bool(answered.extras.get("right"))
-
-    def _same(self, one: str, other: str) -> bool:
-        return self.domain.is_correct(one, {"question": "", "ground_truth": other})
 
 
 LOWEST_NEAR_TARGET = -0.5

@@ -167,7 +167,7 @@ class ProposerSolverArena(ProgramArena[ProposerSolverSettings]):
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
         each = self.settings.proposals_per_prompt
-        earlier = self.step_num * math.ceil(self.settings.batch_size / each)
+        earlier = (self.step_num - self.first_step) * math.ceil(self.settings.batch_size / each)
         for index in range(self.settings.batch_size):
             number = index // each
             if index % each == 0:
@@ -175,7 +175,8 @@ class ProposerSolverArena(ProgramArena[ProposerSolverSettings]):
             group = {"group": f"prompt-{number}"}
             requests.append(EpisodeRequest(named("propose", kind), {"examples": shown}, group))
         for one in store.sample(self.settings.asked_again, weighted=True):
-            again = EpisodeRequest(named("solve", _kind(one.data)), one.data, {"group": one.id})
+            kind, group = named("solve", _kind(one.data)), {"group": one.id}
+            again = EpisodeRequest(kind, one.data, group, is_trainable=self.settings.train_solvers)
             requests += [again] * self.settings.solver_rollouts
         return requests
 

@@ -36,7 +36,7 @@ from sparring.programs.solutions import (
     relative_convincingness,
 )
 from sparring.programs.task_sources import load_split
-from sparring.programs.tasks import in_turns
+from sparring.programs.tasks import in_turns, question_key
 
 FIELD = "program.questions"
 PROVERS = (HELPFUL, SNEAKY)
@@ -54,10 +54,13 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
         """Load the questions, one half for the provers and the other for the verifier."""
         settings = self.settings
         self.task, trained, self.held_out = load_split(settings.questions, FIELD)
-        if len(trained) < 2:
+        keys = {number: question_key(self.task.questions[number].text) for number in trained}
+        different = list(dict.fromkeys(keys.values()))
+        if len(different) < 2:
             raise InputError(FIELD, "there is only one question to learn from", "Give more, for two halves")
-        half = len(trained) // 2
-        self.for_provers, self.for_verifier = trained[:half], trained[half:]
+        proved = {*different[: len(different) // 2]}
+        self.for_provers = [number for number in trained if keys[number] in proved]
+        self.for_verifier = [number for number in trained if keys[number] not in proved]
         for name in PROVERS:
             self.add_role(Role(name, policy=settings.prover_policy))
         self.add_role(Role(VERIFIER, policy=settings.verifier_policy))
@@ -70,20 +73,20 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
     def _place(self) -> tuple[int, int]:
         """The round, from 1, and the place of the update in it, from 0. Updates are numbered from 1."""
         updates = self.settings.verifier_updates + self.settings.prover_updates
-        number, place = divmod(max(self.step_num - 1, 0), updates)
+        number, place = divmod(self.step_num - self.first_step, updates)
         return number + 1, place
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return the requests of the phase: examples for the verifier, or solutions of provers."""
         number, place = self._place
         if place < self.settings.verifier_updates:
-            return self._examples(number)
+            return self._examples(number, (number - 1) * self.settings.verifier_updates + place)
         return self._solutions()
 
     def _solutions(self) -> list[EpisodeRequest]:
         """Return solutions in groups: one question, and one prover drawn by chance."""
         size, each = self.settings.batch_size, self.settings.solutions_per_question
-        numbers = in_turns(self.for_provers, self.seed, self.step_num, size, each)
+        numbers = in_turns(self.for_provers, self.seed, self.step_num - self.first_step, size, each)
         rng = random.Random(derive_seed(self.seed, "goals", self.step_num))
         goals = [rng.choice(PROVERS) for _ in range(0, size, each)]
         return [
@@ -91,18 +94,21 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
             for place, number in enumerate(numbers)
         ]
 
-    def _examples(self, number: int) -> list[EpisodeRequest]:
-        """Return examples of every round in turn: round 0 is the untrained model's. The last round's provers
-        write theirs now, the solutions of those before are drawn."""
+    def _examples(self, number: int, update: int) -> list[EpisodeRequest]:
+        """Return examples of every round in turn, for the verifier's ``update``, from 0.
+
+        Round 0 is the untrained model's. The last round's provers write theirs now, the solutions of those
+        before are drawn.
+        """
         kept = self._kept()
         rounds = [0, *(one for one in kept if one < number - 1), *([number - 1] if number > 1 else [])]
         size = self.settings.batch_size
-        numbers = in_turns(self.for_verifier, self.seed, self.step_num, size, 1)
+        numbers = in_turns(self.for_verifier, self.seed, self.step_num - self.first_step, size, 1)
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         requests = []
         for place, question in enumerate(numbers):
-            turn, source = divmod(place, len(rounds))
-            one = rounds[source]
+            turn = place // len(rounds)
+            one = rounds[(update * size + place) % len(rounds)]
             if 0 < one < number - 1:
                 wanted = [solution for solution in kept[one] if solution["right"] == bool(turn % 2)]
                 artifact = dict(rng.choice(wanted or kept[one]))

@@ -82,6 +82,10 @@ class Domain(ABC):
     def is_correct(self, result: str, question: Question) -> bool:
         """Return whether a stated result is right."""
 
+    def same(self, one: str, other: str) -> bool:
+        """Return whether two stated results are the same answer, to whatever question: what a vote counts."""
+        return same_answer(one, other)
+
     async def checked(self, question: Question) -> Question | None:
         """Return a question with what only a check can tell of it; ``None`` if it cannot be asked."""
         return question
@@ -100,7 +104,7 @@ class OpenQuestions(Domain):
     """Questions in words with short answers, which the proposer writes as well.
 
     An answer is right if it is the same text, ignoring case, spaces and a final full stop, or the same
-    number: 0.5, 1/2 and 50%; 1000 and 1,000. For symbolic equality, override :meth:`is_correct`.
+    number: 0.5, 1/2 and 50%; 1000 and 1,000. For symbolic equality, override :meth:`same`.
     """
 
     proposal_tokens = 128
@@ -113,7 +117,8 @@ class OpenQuestions(Domain):
         return list(self._questions)
 
     def proposer_turns(self, examples: list[Question]) -> Turns:
-        written = [f"Question: {one['question']}\nAnswer: {one['ground_truth']}" for one in examples]
+        parts = [[" ".join(one[part].split()) for part in ("question", "ground_truth")] for one in examples]
+        written = [f"Question: {question}\nAnswer: {answer}" for question, answer in parts]
         return [(_PROPOSER_REQUEST, text) for text in written]
 
     def proposer_prompt(self) -> str:
@@ -137,7 +142,7 @@ class OpenQuestions(Domain):
         return match[1].strip() if match is not None else None
 
     def is_correct(self, result: str, question: Question) -> bool:
-        return same_answer(result, question["ground_truth"])
+        return self.same(result, question["ground_truth"])
 
 
 def check_questions(given: object) -> list[Question]:

@@ -110,12 +110,15 @@ class InstructionEpisode(ProposerEpisode):
     """One instruction, followed by ``solver_rollouts`` sub-episodes ``solve`` on it.
 
     An instruction without words, cut, or not of the requested form earns what the worst valid one could.
+    Solvers do not learn from one whose key is ``held_out``.
     """
 
     episode_type = "propose"
 
-    def __init__(self, settings: SelfJudgedSettings, domain: Domain) -> None:
-        super().__init__(PROPOSER, settings.solver_rollouts, domain=domain, train_solvers=True)
+    def __init__(self, settings: SelfJudgedSettings, domain: Domain, held_out: frozenset[str]) -> None:
+        super().__init__(
+            PROPOSER, settings.solver_rollouts, domain=domain, train_solvers=True, held_out=held_out
+        )
         self._weight = settings.quality_weight
         self._worst = -float(OBEDIENCE.most if settings.is_open else 1)
         self._own = Rubric([self.hardness, self.valid], [1.0, 0.0])
@@ -165,7 +168,8 @@ class SelfJudgedArena(ProgramArena[SelfJudgedSettings]):
         self.held_out = domain.held_out_questions(HELD_OUT)
         self.add_episode("answer", SolveEpisode(SOLVER, domain))
         self.add_episode("solve", JudgedSolveEpisode(domain, quality, settings.quality_weight, reward))
-        self.add_episode("propose", InstructionEpisode(settings, domain))
+        keys = frozenset(map(domain.key, self.held_out))
+        self.add_episode("propose", InstructionEpisode(settings, domain, keys))
 
     def get_batch(self) -> list[EpisodeRequest]:
         """Return ``batch_size`` proposals."""

@@ -23,11 +23,11 @@ from sparring.config.questions import (
     TaskSettings,
 )
 from sparring.core import InputError, derive_seed
-from sparring.core.answers import last_number, number_of, stated_answer, stated_number
+from sparring.core.answers import last_number, number_of, plain_number, stated_answer, stated_number
 from sparring.core.errors import check_installed, first_line, imported, shown
 from sparring.core.own_code import is_class_path, name_of, own_code, own_function
 from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
-from sparring.programs.code.tasks import ProgramTask
+from sparring.programs.code.tasks import ProgramTask, tests_of
 from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion, hold_out
 
 SEED = 0
@@ -113,7 +113,12 @@ def scored(task: Task, score: str | None, field: str) -> Task:
         return ShortAnswers(task.questions)
     if score == TESTS:
         return ProgramTask(task.questions, field)
-    return OwnScores(task.questions, own_function(score, field), name_of(score))
+    function, name = own_function(score, field), name_of(score)
+    try:
+        inspect.signature(function).bind("said", {})
+    except TypeError as error:
+        raise InputError(field, f"{name} does not take (said, row)", "Let it take both") from error
+    return OwnScores(task.questions, function, name)
 
 
 def _rows_of_function(path: str, count: int, seed: int, field: str) -> Rows:
@@ -157,7 +162,7 @@ def questions_of_rows(
     """Return the questions of rows.
 
     An answer is a text or a number. Of a solution that states its answer by a usual mark, that is the answer.
-    ``by_tests``, a row with tests needs no answer.
+    ``by_tests``, a row has tests and needs no answer.
     """
     found = []
     for place, row in rows:
@@ -165,8 +170,9 @@ def questions_of_rows(
         if not isinstance(row, dict):
             raise InputError(field, f"{where} is not an object", _FORM)
         question = _text(row, columns.question, where, field)
-        if by_tests and columns.answer not in row and TESTS in row:
-            found.append(TaskQuestion(question, "", row))
+        if by_tests:
+            tests_of(row, where, field)
+            found.append(TaskQuestion(question, str(row.get(columns.answer) or ""), row))
             continue
         answer = _number(row.get(columns.answer)) or _text(row, columns.answer, where, field)
         found.append(TaskQuestion(question, stated_answer(answer) or answer, row))
@@ -177,7 +183,7 @@ def questions_of_rows(
 
 def _number(value: object) -> str:
     """Return a number as a text; empty for anything else."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return plain_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
 def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
@@ -185,9 +191,14 @@ def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
         fix = _FORM if not row else f"It has: {', '.join(map(str, row))}; name them in columns"
         raise InputError(field, f"{where} has no {name}", fix)
     value = row[name]
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or _has_halves(value):
         raise InputError(field, f"{name} in {where} is not text", _FORM)
     return value.strip()
+
+
+def _has_halves(text: str) -> bool:
+    """Whether a text has halves of characters, which no model can be told."""
+    return text.encode(errors="ignore").decode() != text
 
 
 def _chosen(questions: list[TaskQuestion], count: int | None, seed: int) -> list[TaskQuestion]:

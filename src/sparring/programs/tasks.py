@@ -164,7 +164,7 @@ def hold_out(
         places.setdefault(question_key(question), []).append(place)
     keys = sorted(places)
     if len(keys) < 2:
-        raise InputError(field, "there are no two questions, so none can be held out", "Give more")
+        raise InputError(field, "there are no two different entries, so none can be held out", "Give more")
     random.Random(derive_seed(seed, "split")).shuffle(keys)
     tests = min(max(1, round(test_size * len(keys))), len(keys) - 1)
     train, test = [[place for key in part for place in places[key]] for part in (keys[tests:], keys[:tests])]
@@ -174,7 +174,8 @@ def hold_out(
 def in_turns(places: Sequence[int], seed: int, update: int, size: int, each: int) -> list[int]:
     """Return ``size`` places for an update, ``each`` of them that many times.
 
-    All places come once, in a drawn order, before one comes again in a later place or update.
+    All places come once, in a drawn order, before one comes again in a later place or update; the first
+    update is 0.
     """
     count = math.ceil(size / each)
     first, found = update * count, list[int]()

@@ -128,6 +128,7 @@ class ProgramSource(PlaySource):
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
         """Continue from a state. Steps of the arena are numbered from 1, like updates."""
+        self.arena.first_step = 1
         if state:
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(state["arena"])

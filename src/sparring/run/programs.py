@@ -259,11 +259,18 @@ def _set_credit(arena: Arena, config: Config) -> None:
 
 
 def _set_policies(arena: Arena, sharing: Sharing) -> None:
-    """Give the roles that are trained one policy, or each its own."""
+    """Give the roles that are trained one policy, or each its own, which has its name."""
+    found: dict[str, str] = {}
     for role in list(arena.roles.values()):
-        if role.policy not in arena.frozen:
-            own = re.sub(r"[^\w-]+", "-", role.id).lower()
-            arena.add_role(replace(role, policy=TRAINED if sharing == "shared" else own))
+        if role.policy in arena.frozen:
+            continue
+        own = TRAINED if sharing == "shared" else re.sub(r"[^\w-]+", "-", role.id).lower()
+        if sharing == "isolated" and (own in found or own in arena.frozen):
+            taken = f"role {found[own]} has" if own in found else "is frozen"
+            problem = f"role {role.id} would get the policy {own}, which {taken}"
+            raise InputError("program.policies", problem, "Rename one of them")
+        found[own] = role.id
+        arena.add_role(replace(role, policy=own))
 
 
 def _set_roles(arena: Arena, config: Config) -> None:

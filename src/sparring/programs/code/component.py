@@ -30,7 +30,7 @@ WORLD = """package sparring:code;
 world sandbox {
   export run: func(source: string, call: string, arguments: option<string>, room: u32)
     -> tuple<string, string, string>;
-  export same: func(first: string, second: string) -> bool;
+  export same: func(first: string, second: string, as-json: bool) -> bool;
 }
 """
 """What of the guest can be called. The component has no other interface and no imports."""

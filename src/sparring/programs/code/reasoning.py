@@ -19,8 +19,6 @@ from sparring.programs.questions import Domain, Question, Turns
 INDUCTION_INPUTS = 4
 """Inputs of a question of induction, of which a solver sees the first half."""
 _INPUT = re.compile(r"^Input: *(\S.*)$", re.MULTILINE)
-_STATED = re.compile(r"f\((.*)\) == (\S.*)")
-"""An answer repeats the call: a small model reads the program and the input better while it writes them."""
 _HELD_OUT_SEED = 2025
 _ON_NUMBERS = ["x", "x + 1", "x - 1", "x + {a}", "x * 2", "[x]", "[x, x]", "[x, {a}]"]
 _ON_LISTS = ["x", "x[0]", "x[-1]", "len(x)", "x[:1]", "x[1:]", "x[::-1]", "x + [{a}]"]
@@ -85,9 +83,13 @@ class CodeDomain(Domain):
         return self.made(program, inputs, [""] * self.count)
 
     async def checked(self, question: Question) -> Question | None:
-        """Return the question with the outputs; ``None`` if the program does not return a plain value for an
-        input; it may change the copy in which it runs, and so what the copy says."""
+        """Return the question with the outputs; ``None`` if two inputs are the same, or the program does not
+        return a plain value for one. It may change the copy in which it runs, and so what the copy says."""
         one = _as_code(question)
+        if self.count > 1:
+            values = [await self.sandbox.run("", "lambda *given: given", given) for given in one["inputs"]]
+            if len({value.text for value in values}) < self.count:
+                return None
         endings = [await self.sandbox.run(one["program"], "f", given) for given in one["inputs"]]
         for ending in endings:
             if ending.kind != "value" or not await self.sandbox.is_plain(ending.text):
@@ -103,6 +105,11 @@ class CodeDomain(Domain):
     def is_correct(self, result: str, question: Question) -> bool:
         """Return whether the answer is the expected one, word for word; see :meth:`judge` for others."""
         return result == question["ground_truth"]
+
+    def same(self, one: str, other: str) -> bool:
+        """Return whether two answers are one text; spaces count only if they have texts or lines in them."""
+        spaced = any(quote in one + other for quote in "'\"\n")
+        return one == other if spaced else "".join(one.split()) == "".join(other.split())
 
     def key(self, question: Question) -> str:
         """Return what a solver reads: two questions are the same if it cannot tell them apart."""
@@ -142,8 +149,7 @@ class Deduction(CodeDomain):
 
     def parse_answer(self, text: str) -> str | None:
         """Return what follows the last ``f(...) ==``."""
-        found = _STATED.findall(text)
-        return found[-1][1].strip() if found else None
+        return _parts(text)[1] or None
 
     async def judge(self, result: str, question: Question) -> bool:
         """Return whether the answer is a literal of the same value."""
@@ -164,8 +170,7 @@ class Abduction(CodeDomain):
 
     def parse_answer(self, text: str) -> str | None:
         """Return what stands in the parentheses of the last ``f(...) ==``."""
-        found = _STATED.findall(text)
-        return found[-1][0].strip() if found else None
+        return _parts(text)[0] if _parts(text)[1] else None
 
     async def judge(self, result: str, question: Question) -> bool:
         """Return whether the function returns the output for the answer, which must be literals."""
@@ -207,6 +212,19 @@ KINDS: dict[CodeKind, type[CodeDomain]] = {
     "abduction": Abduction,
     "induction": Induction,
 }
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return what stands in the last line of the form ``f(...) == ...``; two empty texts without one.
+
+    An answer repeats the call: a small model reads the program and the input better while it writes them.
+    """
+    for line in reversed(text.split("\n")):
+        call, _, value = line.rpartition(") == ")
+        _, called, given = call.partition("f(")
+        if called and value.strip():
+            return given.strip(), value.strip()
+    return "", ""
 
 
 async def _returns(sandbox: Sandbox, program: str, arguments: str, value: str) -> bool:

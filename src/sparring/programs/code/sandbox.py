@@ -39,6 +39,8 @@ INSTRUCTIONS = 2_000_000_000
 """WebAssembly instructions of a program: about a second, or two million turns of a loop that adds."""
 MEMORY = 64 * 2**20
 """Bytes of memory, in which CPython itself takes about 12 MiB."""
+TO_READ = {"instructions": 10_000, "memory": 200}
+"""What is given beside these for each character of a call and its arguments, about what reading it takes."""
 ROOM = 16_384
 """Characters of a value, and of what is printed."""
 LONGEST_SOURCE = 1_000_000
@@ -100,7 +102,8 @@ class Sandbox:
         """Run a program, and then evaluate ``call`` in its names.
 
         The value must be plain: None, numbers but NaN and complex ones, texts, bytes, and lists, tuples, sets
-        and dictionaries of these, of exactly these types. Its text has sets and dictionaries in order.
+        and dictionaries of these. A value of a subclass is taken for one of these: a Counter is a dictionary.
+        Its text has sets and dictionaries in order. Without a call, the program's name is ``__main__``.
 
         Args:
             source: the program.
@@ -115,16 +118,18 @@ class Sandbox:
         if len(source) + len(call) + len(arguments or "") > LONGEST_SOURCE:
             return Ending("error", f"SyntaxError: it has more than {LONGEST_SOURCE} characters")
         texts = [_text(source), _text(call), None if arguments is None else _text(arguments)]
-        return self._ending(await self._answer("run", [*texts, self.room]))
+        given = len(call) + len(arguments or "")
+        return self._ending(await self._answer("run", [*texts, self.room], given))
 
-    async def same(self, first: str, second: str) -> bool:
+    async def same(self, first: str, second: str, *, as_json: bool = False) -> bool:
         """Whether two texts are literals of values that are equal in Python, as 2 and 2.0 are.
 
-        Both are read in a copy in which no program runs, so only plain values are compared.
+        ``as_json``, a tuple is the same as a list and the key 1 as "1": JSON has no others. Both are read in
+        a copy in which no program runs, so only plain values are compared.
         """
         if len(first) + len(second) > 4 * self.room:
             return False
-        answer = await self._answer("same", [_text(first), _text(second)])
+        answer = await self._answer("same", [_text(first), _text(second), as_json])
         return answer.get("result") is True
 
     async def is_plain(self, text: str) -> bool:
@@ -144,12 +149,12 @@ class Sandbox:
             self._idle.get().close()
         atexit.unregister(self.close)
 
-    async def _answer(self, function: str, arguments: list[Any]) -> dict[str, Any]:
+    async def _answer(self, function: str, arguments: list[Any], given: int = 0) -> dict[str, Any]:
         request = {
             "function": function,
             "arguments": arguments,
-            "instructions": self.instructions,
-            "memory": self.memory,
+            "instructions": self.instructions + given * TO_READ["instructions"],
+            "memory": self.memory + given * TO_READ["memory"],
         }
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, json.dumps(request))
 

@@ -13,14 +13,18 @@ from typing import Any
 import wasmtime
 from wasmtime.component import Component, Linker
 
-LONGEST_LINE = 2_000_000
+LONGEST_ANSWER = 300_000
 """Characters of an answer: a program that changed the guest may return its whole memory."""
+STACK = 2 * 2**20
+"""Bytes of a stack, the most that wasmtime takes and four times its default. A call through C, as by
+``sorted(key=...)`` or ``functools.cache``, needs some kilobytes."""
 
 
 def engine() -> wasmtime.Engine:
     """Return the engine that compiles the component, and loads what it compiled."""
     config = wasmtime.Config()
     config.consume_fuel = True
+    config.max_wasm_stack = STACK
     config.cranelift_nan_canonicalization = True
     return wasmtime.Engine(config)
 
@@ -42,7 +46,7 @@ class FreshCopies:
             found = self.linker.instantiate(store, self.component).get_func(store, function)
             answer: dict[str, Any] = {}
             try:
-                answer["result"] = found(store, *arguments)
+                answer = _short(found(store, *arguments))
             except wasmtime.WasmtimeError as error:
                 answer["stopped"] = _reason(str(error), store.get_fuel())
             return answer | {"instructions": instructions - store.get_fuel()}
@@ -57,6 +61,11 @@ def _reason(message: str, fuel: int) -> str:
     return "memory" if "call stack exhausted" in message else "refused"
 
 
+def _short(result: Any) -> dict[str, Any]:
+    too_long = isinstance(result, tuple) and sum(map(len, result)) > LONGEST_ANSWER
+    return {"stopped": "output"} if too_long else {"result": result}
+
+
 def compile_component(linked: str, compiled: str) -> None:
     """Compile a component for this processor."""
     with open(compiled, "wb") as file:
@@ -68,8 +77,7 @@ def serve(compiled: str) -> None:
     copies = FreshCopies(compiled)
     print("ready", flush=True)
     for line in sys.stdin:
-        answer = json.dumps(copies.call(**json.loads(line)))
-        print(answer if len(answer) <= LONGEST_LINE else '{"stopped": "output"}', flush=True)
+        print(json.dumps(copies.call(**json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":
