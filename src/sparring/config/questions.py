@@ -110,11 +110,11 @@ class ScoreSettings(Settings):
     `tests` of its row in a sandbox; needs the extra `code`), or a function of your own, such as
     `mine.py:score`. By default reasoning-gym's own for its datasets, else `exact`.
 
-    A row's `tests` are `["assert f(2) == 4"]`, with a literal on the right, or
-    `["assert abs(f(2) - 4) < 1e-6"]`, or `[{"input": [2], "output": 4}]` beside `"function": "f"`; it needs no
-    answer. The sandbox is a recent CPython of 32 bits with the modules of the standard library that need no
-    files, clock, entropy or network, such as `collections`, `heapq`, `re` and `datetime`. Lines under
-    `if __name__ == "__main__"` do not run."""
+    A row's `tests` are `["assert f(2) == 4"]`, with a literal on the right, or `["assert abs(f(2) - 4) <
+    1e-6"]`, or `[{"input": [2], "output": 4}]` beside `"function": "f"`; it needs no answer. The sandbox is
+    a recent CPython of 32 bits with the modules of the standard library that need no files, clock, entropy
+    or network, such as `collections`, `heapq`, `re` and `datetime`. Lines under `if __name__ == "__main__"`
+    do not run."""
 
     @field_validator("score")
     @classmethod
