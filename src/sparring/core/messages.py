@@ -4,7 +4,6 @@ A conversation is one sequence of token ids: a prompt begins with the last promp
 was drawn. A role may forget on purpose.
 """
 
-import re
 from typing import Literal, NotRequired, TypedDict, cast
 
 from sparring.core.errors import shown
@@ -108,7 +107,7 @@ everything after the beginning and before it, and only that text is left of it. 
 end fits into a context, and the role learns what to write down.
 """
 
-_SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+_SUMMARY = ("<summary>", "</summary>")
 
 
 def remembered(messages: Messages, history: History, beginning: int) -> Messages:
@@ -118,11 +117,19 @@ def remembered(messages: Messages, history: History, beginning: int) -> Messages
         return messages[:beginning] + [_without_reasoning(one) for one in messages[beginning:]]
     if history == "summary":
         for index in range(len(messages) - 1, beginning - 1, -1):
-            found = _SUMMARY.search(messages[index]["content"])
+            found = _summary_in(messages[index]["content"])
             if found and messages[index]["role"] == "assistant":
-                summary: Message = {"role": "assistant", "content": found[0]}
+                summary: Message = {"role": "assistant", "content": found}
                 return [*messages[:beginning], summary, *messages[index + 1 :]]
     return messages
+
+
+def _summary_in(text: str) -> str:
+    """Return the first summary with its marks; empty without one."""
+    opening, closing = _SUMMARY
+    start = text.find(opening)
+    stop = text.find(closing, max(start, 0))
+    return text[start : stop + len(closing)] if 0 <= start < stop else ""
 
 
 def _without_reasoning(message: Message) -> Message:

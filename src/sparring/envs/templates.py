@@ -85,9 +85,7 @@ class CheckedTemplate(PromptTemplate):
 
 
 _TOKEN = re.compile(r"\\boxed\s*\{|\\[{}\\]|[{}]")
-_WRAPPER = re.compile(
-    r"\\(?:boxed|text|texttt|textbf|textit|textrm|mathrm|mathbf|mathtt)\s*\{(.*)\}", re.DOTALL
-)
+_WRAPPER = re.compile(r"\\(?:boxed|text|texttt|textbf|textit|textrm|mathrm|mathbf|mathtt)\s*\{")
 
 
 def extract_boxed(text: str) -> str | None:
@@ -112,19 +110,26 @@ def extract_boxed(text: str) -> str | None:
 
 
 def _unwrap(content: str) -> str:
-    content = content.strip()
-    while (match := _WRAPPER.fullmatch(content)) and _balanced(match.group(1)):
-        content = match.group(1).strip()
-    return content
+    """Return a text without the commands around all of it."""
+    closed_by, opened = dict[int, int](), list[int]()
+    for place, char in enumerate(content):
+        if char == "{":
+            opened.append(place)
+        elif char == "}" and opened:
+            closed_by[opened.pop()] = place
+    start, stop = _stripped(content, 0, len(content))
+    while (match := _WRAPPER.match(content, start, stop)) and closed_by.get(match.end() - 1) == stop - 1:
+        start, stop = _stripped(content, match.end(), stop - 1)
+    return content[start:stop]
 
 
-def _balanced(text: str) -> bool:
-    depth = 0
-    for char in text:
-        depth += (char == "{") - (char == "}")
-        if depth < 0:
-            return False
-    return depth == 0
+def _stripped(text: str, start: int, stop: int) -> tuple[int, int]:
+    """Return the bounds of a part of a text without the spaces at its ends."""
+    while start < stop and text[start].isspace():
+        start += 1
+    while start < stop and text[stop - 1].isspace():
+        stop -= 1
+    return start, stop
 
 
 MAX_MOVE_WORDS = 10

@@ -26,7 +26,7 @@ SAME_NUMBER = 1e-9
 _FORM = 'Write "tests": ["assert f(2) == 4"], or "function": "f", "tests": [{"input": [2], "output": 4}]'
 _REQUEST = "Write it in Python, as one block:\n```python\n...\n```"
 _OPENED = re.compile(
-    r"(?:^[ \t>]*|(?=`{3,}(?:python|py)))(`{3,}|~{3,})[ \t]*\{?\.?([\w+#-]*)[^`]*$", re.IGNORECASE
+    r"(?:^[ \t>]*|(?<!`)(?=`{3,}py))(`{3,}|~{3,})[ \t]*\{?\.?([\w+#-]*)[^`]*$", re.IGNORECASE
 )
 _PYTHON = ("python", "python3", "py", "py3")
 
