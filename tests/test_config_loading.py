@@ -81,7 +81,7 @@ def test_a_buffer_that_would_part_the_answers_of_one_turn_is_refused():
 
 
 OTHER_WAYS = {
-    "papers/marshal-small": '[credit]\ntype = "rae"\n[rewards]\nsampling = []\n',
+    "papers/marshal-small": '[credit]\ntype = "rae"\n',
     "papers/at-grpo-small": '[credit]\ntype = "grpo"\n',
     "papers/spiral-small": '[rewards]\nsampling = [{type = "normalize_rewards"}]\n',
     "papers/r-zero-small": "[learning.critic]\n",

@@ -62,7 +62,7 @@ def test_the_same_question_in_another_spelling_is_not_split():
 def test_claims_of_one_kind_are_refused():
     with pytest.raises(InputError, match="no claim is wrong"):
         balanced(claims_of([1, 1], [1, 2]), 0)
-    with pytest.raises(InputError, match="there are no two questions"):
+    with pytest.raises(InputError, match="there are no two different entries"):
         split(claims_of([1, 0], [1, 1]), 0.5, 0)
 
 

@@ -253,7 +253,7 @@ class Config(Settings):
         ``normalize_rewards`` after a moving average, as in UnstableBaselines, is of the batch and is allowed.
         """
         fix = "Leave one of the two out"
-        if self.credit is not None and self.rewards.sampling not in ([], RewardSettings().sampling):
+        if self.credit is not None and self.rewards.sampling != RewardSettings().sampling:
             raise InputError("credit", "takes the place of rewards.sampling", fix)
         for field, transforms in self.rewards.lists.items():
             names = Counter(one.type.removesuffix("_by_env") for one in transforms if one.type != "python")
