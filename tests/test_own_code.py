@@ -225,6 +225,12 @@ def test_an_evaluation_whose_episodes_fail_says_why_in_every_command(method, fin
     ("body", "line"),
     [
         ("self.client = client", r"Wrong.__init__ does not build the arena. Begin it with super"),
+        ("self.add_role(Role('A'))", r"Wrong.__init__ does not build the arena. Begin it with super"),
+        ("self.batches = self.step_num", r"Wrong.__init__ does not build the arena. Begin it with super"),
+        (
+            "self.batches = self.stepnum",
+            r"Wrong cannot be built: AttributeError.*stepnum.* in wrong.py, line 6",
+        ),
         ("super().__init__(client)\n        self.add_role('A')", r"a role is written Role\(...\), not 'A'"),
         ("super().__init__(client)\n        self.add_role(Role('A', temperature='hot'))", "must be numbers"),
         (
@@ -238,9 +244,22 @@ def test_an_evaluation_whose_episodes_fail_says_why_in_every_command(method, fin
     ],
 )
 def test_an_arena_that_is_built_wrongly_says_how_to_write_it(body, line, tmp_path, capfd):
+    refused(tmp_path, capfd, f"def __init__(self, client, *, seed=0):\n        {body}", line)
+
+
+@pytest.mark.parametrize(
+    ("given", "lacks"), [("client", "seed"), ("*, seed=0", "client"), ("seed=0", "client")]
+)
+def test_an_arena_that_does_not_take_what_it_is_built_with_says_how_to_write_it(
+    given, lacks, tmp_path, capfd
+):
+    line = rf"Wrong does not take a {lacks}. Write it as __init__\(self, client, \*, seed=0, ...\)"
+    refused(tmp_path, capfd, f"def __init__(self, {given}):\n        pass", line)
+
+
+def refused(tmp_path, capfd, method, line):
     (tmp_path / "wrong.py").write_text(
-        "from failing_code import Arena, Role, Talk\n\n\nclass Wrong(Arena):\n"
-        f"    def __init__(self, client, *, seed=0):\n        {body}\n"
+        f"from failing_code import Arena, Role, Talk\n\n\nclass Wrong(Arena):\n    {method}\n"
     )
     (tmp_path / "run.toml").write_text('[program]\ntype = "python"\npath = "wrong.py:Wrong"\n')
     status, said = run_command(f"train {tmp_path / 'run.toml'} --dry-run", capfd)

@@ -83,6 +83,30 @@ class Forgetful(Sticks):
         self.left = 10
 
 
+class Shy(Sticks):
+    def __init__(self, env_id, num_players, seed):
+        self.left, self.turn, self.env_id, self.num_players = 10, 0, env_id, num_players
+
+
+class Tuple(Sticks):
+    def legal_actions(self):
+        return ("1", "2")
+
+
+class Numbers(Sticks):
+    def legal_actions(self):
+        return [1, 2]
+
+
+class Moveless(Sticks):
+    def legal_actions(self):
+        return self.moves
+
+
+class Nobody(Sticks):
+    possible_players = ()
+
+
 class Secret(Sticks):
     possible_players = (2, 3)
 
@@ -287,6 +311,23 @@ def test_a_loss_that_asks_for_the_model_is_not_tried(files, model, name, what):
         (
             {"envs.0.id": "games.py:Forgetful"},
             r"envs.0.id: Forgetful.__init__ leaves out that of Game. Call super\(\).__init__",
+        ),
+        ({"envs.0.id": "games.py:Shy"}, "envs.0.id: Shy.__init__ leaves out that of Game. Call super"),
+        (
+            {"envs.0.id": "games.py:Tuple"},
+            r"envs.0.id: Tuple.legal_actions returned \(.*, not a list. Correct it",
+        ),
+        (
+            {"envs.0.id": "games.py:Numbers"},
+            "envs.0.id: Numbers.legal_actions returned 1, not a str. Correct it",
+        ),
+        (
+            {"envs.0.id": "games.py:Moveless"},
+            "envs.0.id: Moveless.legal_actions failed: AttributeError.*moves",
+        ),
+        (
+            {"envs.0.id": "games.py:Nobody"},
+            r"envs.0.id: the possible_players of Nobody are \(\), not numbers",
         ),
         ({"envs.0.id": "games.py:Seedless"}, r"envs.0.id: Seedless cannot be started \(too many"),
         (

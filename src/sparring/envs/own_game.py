@@ -153,15 +153,14 @@ def _checked_class(env_id: str) -> Any:
             f"Write it as __init__(self, env_id, num_players, seed){added}",
         ) from error
     possible = kind.possible_players
-    if not isinstance(possible, Sequence) or not all(isinstance(one, int) and one > 0 for one in possible):
-        fix = "Write it as possible_players = (2,)"
-        raise InputError(
-            "env.id", f"the possible_players of {kind.__name__} are {shown(possible)}, not numbers", fix
-        )
+    numbers = isinstance(possible, Sequence) and [isinstance(one, int) and one > 0 for one in possible]
+    if not numbers or not all(numbers):
+        problem = f"the possible_players of {kind.__name__} are {shown(possible)}, not numbers from 1"
+        raise InputError("env.id", problem, "Write it as possible_players = (2,)")
     for num_players in possible:
         with own_code(f"{kind.__name__} cannot be started with {num_players} players", "env.id"):
             game = kind(env_id, num_players, 0, **options)
-        if not hasattr(game, "num_players"):
+        if not (hasattr(game, "num_players") and hasattr(game, "_verdict")):
             fix = "Call super().__init__(env_id, num_players) in it"
             raise InputError("env.id", f"{kind.__name__}.__init__ leaves out that of Game", fix)
     return kind

@@ -12,11 +12,11 @@ from sparring.config.play import EnvSettings, EvaluatedGameSettings, Games, Game
 from sparring.config.population import PopulationSettings
 from sparring.config.programs import PythonProgram
 from sparring.config.questions import TaskSettings
-from sparring.core import Arena, InputError
+from sparring.core import Arena, EpisodeError, InputError
 from sparring.core.adapters import BASE, BUNDLED_MODEL
 from sparring.core.chat_tokens import LINE_END
 from sparring.core.errors import check_installed, renaming
-from sparring.core.own_code import name_of
+from sparring.core.own_code import name_of, own_code
 from sparring.core.text import counted
 from sparring.engine.api_models import api_client
 from sparring.envs.catalog import check_can_be_copied, check_playable, describe, library_of
@@ -244,6 +244,11 @@ def _is_playable(env: GameSettings, field: str, what: str, checks: _Checks) -> b
 def _check_game(env: GameSettings, field: str) -> bool:
     with renaming({f"env.{name}": f"{field}.{name}" for name in ("id", "num_players", "options")}):
         check_playable(env.env_id, env.num_players)
+    with own_code(field=f"{field}.id"):
+        try:
+            tells_moves(env.env_id)
+        except EpisodeError as error:
+            raise InputError(f"{field}.id", str(error), "Correct it") from error
     return True
 
 

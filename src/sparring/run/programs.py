@@ -356,11 +356,30 @@ def _python_program(settings: PythonProgram, client: InferenceClient, seed: int)
                 f"{kind.__name__} overrides {name}, which training does not call",
                 "Override get_batch, adjust_rewards or end_step",
             )
-    if "seed" not in inspect.signature(kind).parameters:
-        fix = "Write it as __init__(self, client, *, seed=0, ...)"
+    parameters = inspect.signature(kind).parameters
+    fix = "Write it as __init__(self, client, *, seed=0, ...)"
+    if "seed" not in parameters:
         raise InputError("program.path", f"{kind.__name__} does not take a seed", fix)
-    arena = build_own(kind, "program", settings.options, client, seed=seed)
+    if all(one.kind is one.KEYWORD_ONLY or one.name == "seed" for one in parameters.values()):
+        raise InputError("program.path", f"{kind.__name__} does not take a client", fix)
+    unbuilt = InputError(
+        "program.path",
+        f"{kind.__name__}.__init__ does not build the arena",
+        "Begin it with super().__init__(client, seed=seed)",
+    )
+    try:
+        arena = build_own(kind, "program", settings.options, client, seed=seed)
+    except InputError as error:
+        if _needs_what_arena_builds(error.__cause__):
+            raise unbuilt from error
+        raise
     if not hasattr(arena, "credit_assigner"):
-        problem = f"{kind.__name__}.__init__ does not build the arena"
-        raise InputError("program.path", problem, "Begin it with super().__init__(client, seed=seed)")
+        raise unbuilt
     return arena
+
+
+def _needs_what_arena_builds(error: BaseException | None) -> bool:
+    """Whether an own arena has used something of Arena before its constructor."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, Arena):
+        return False
+    return error.name in vars(Arena(MockInferenceClient()))
