@@ -80,6 +80,18 @@ def test_a_buffer_that_would_part_the_answers_of_one_turn_is_refused():
         load_config("papers/at-grpo-small", {"buffer.batch_size": "64"})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[envs]]\nid = "kuhn_poker"\npolicies = ["one", "One"]\n',
+        '[[envs]]\nid = "kuhn_poker"\n[league.players]\nb = {role = "main"}\nB = {role = "main"}\n',
+    ],
+)
+def test_policies_that_differ_only_in_case_are_refused(text, tmp_path):
+    with pytest.raises(InputError, match=r"^policies: \w+ and \w+ differ only in case"):
+        load(text, folder=tmp_path)
+
+
 OTHER_WAYS = {
     "papers/marshal-small": '[credit]\ntype = "rae"\n',
     "papers/at-grpo-small": '[credit]\ntype = "grpo"\n',
@@ -508,8 +520,10 @@ def test_the_places_of_fixed_opponents_are_checked(weights, places, problem):
         _load_dict({"envs": games, "population": population})
 
 
-@pytest.mark.parametrize("name", ["ckpt-10", "attacker-ckpt-5", "fixed-random", "my-average"])
-def test_names_of_the_pools_members_are_no_names_of_policies_or_adapters(name):
+@pytest.mark.parametrize(
+    "name", ["ckpt-10", "attacker-ckpt-5", "fixed-random", "my-average", "é", "名", "a b"]
+)
+def test_names_of_the_pools_members_and_of_no_directory_are_no_names_of_policies_or_adapters(name):
     games = [{"id": "kuhn_poker", "policies": ["first", name]}]
     with pytest.raises(InputError, match=f"envs.0.policies.1: '{name}' is not a valid name"):
         _load_dict({"envs": games})

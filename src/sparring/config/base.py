@@ -1,6 +1,5 @@
 """The base of every section of the configuration, and the kinds of texts and lists that its fields hold."""
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from sparring.core.adapters import RESERVED, is_reserved
+from sparring.core.adapters import NAMES_OF_POLICIES, is_policy_name
 from sparring.core.own_code import CLASS_PATH, is_class_path
 
 Rule = Callable[[], object]
@@ -48,8 +47,8 @@ def _without_control(text: str, allowed: str) -> str:
 
 
 def _policy_name(name: str) -> str:
-    if not re.fullmatch(r"[\w-]+", name) or is_reserved(name):
-        raise at_field(f"{name!r} is not a valid name", f"Use letters, digits, _ and -; not {RESERVED}")
+    if not is_policy_name(name):
+        raise at_field(f"{name!r} is not a valid name", NAMES_OF_POLICIES)
     return name
 
 

@@ -388,6 +388,13 @@ class Config(Settings):
 
         Those of a program are known when it is built; until then, ``policies`` is empty.
         """
+        spelled: dict[str, str] = {}
+        for policy in policies:
+            if spelled.setdefault(policy.lower(), policy) != policy:
+                problem = (
+                    f"{spelled[policy.lower()]} and {policy} differ only in case, as directories may not"
+                )
+                raise InputError("policies", problem, "Rename one of them")
         for name, tables in (("learning.policies", self.learning.policies), ("start", self.start)):
             if policies and (unknown := tables.keys() - {*policies}):
                 problem = f"there is no policy {min(unknown)}"

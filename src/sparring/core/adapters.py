@@ -71,6 +71,15 @@ def is_reserved(name: str) -> bool:
     return name == BASE or of_the_pool or name.endswith((AVERAGE, REFERENCE))
 
 
+def is_policy_name(name: str) -> bool:
+    """Return whether a policy may have this name: letters of ASCII, digits, ``_`` and ``-``, not reserved."""
+    return re.fullmatch(r"[A-Za-z0-9_-]+", name) is not None and not is_reserved(name)
+
+
+NAMES_OF_POLICIES = f"Use letters (A to Z, a to z), digits, _ and -; not {RESERVED}"
+"""What to write in place of a name that :func:`is_policy_name` refuses."""
+
+
 def average_of(policy: str) -> str:
     """Return the name of the running average of a policy's weights."""
     return AVERAGE if policy == TRAINED else f"{policy}-{AVERAGE}"

@@ -6,7 +6,6 @@ sees.
 """
 
 import json
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -29,11 +28,11 @@ from sparring.core.adapters import (
     BASE,
     LORA_ALPHA,
     LORA_RANK,
-    RESERVED,
+    NAMES_OF_POLICIES,
     TRAINED,
     Quantization,
     average_of,
-    is_reserved,
+    is_policy_name,
 )
 from sparring.core.chat_template import TemplateOption
 from sparring.core.chat_tokens import ChatTokens, configured_stops
@@ -51,7 +50,6 @@ from sparring.learn.tree_attention import RunAttention
 
 __all__ = ["ALL_LINEAR", "AVERAGE", "BASE", "TRAINED", "LoraSettings", "PolicyModel", "average_of"]
 
-POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 KNOWN_WARNINGS = (
     # Of an adapter whose name is a part of "lora_", such as "a"; PEFT's search by name is not used here.
     "Adapter name .* should not be contained in the prefix",
@@ -401,12 +399,9 @@ class PolicyModel:
 def _check_policy_names(policies: Sequence[str]) -> None:
     reserved = dir(torch.nn.ModuleDict())  # PEFT stores weights in a ModuleDict by the adapter's name
     for name in policies:
-        if not POLICY_NAME.fullmatch(name) or is_reserved(name) or name in reserved:
-            raise InputError(
-                "policies",
-                f"{name!r} cannot name a policy",
-                f'Use letters, digits, "-" and "_"; not {RESERVED}, and no method of a torch module.',
-            )
+        if not is_policy_name(name) or name in reserved:
+            fix = f"{NAMES_OF_POLICIES}, and no method of a torch module"
+            raise InputError("policies", f"{name!r} cannot name a policy", fix)
     if not policies or len({name.lower() for name in policies}) < len(policies):
         raise InputError(
             "policies", f"{list(policies)} are not different names", "Give each policy its own name."

@@ -39,7 +39,7 @@ from sparring.core import (
     SparringError,
     derive_seed,
 )
-from sparring.core.adapters import BASE, RESERVED, TRAINED, is_reserved
+from sparring.core.adapters import BASE, NAMES_OF_POLICIES, TRAINED, is_policy_name
 from sparring.core.errors import first_line, shown
 from sparring.core.own_code import build_own, list_of, method_of, own_class, own_code, returned
 from sparring.core.played import is_bounded
@@ -264,7 +264,7 @@ def _set_policies(arena: Arena, sharing: Sharing) -> None:
     for role in list(arena.roles.values()):
         if role.policy in arena.frozen:
             continue
-        own = TRAINED if sharing == "shared" else re.sub(r"[^\w-]+", "-", role.id).lower()
+        own = TRAINED if sharing == "shared" else re.sub(r"[^A-Za-z0-9_-]+", "-", role.id).lower()
         if sharing == "isolated" and (own in found or own in arena.frozen):
             taken = f"role {found[own]} has" if own in found else "is frozen"
             problem = f"role {role.id} would get the policy {own}, which {taken}"
@@ -318,9 +318,9 @@ def _check_roles(arena: Arena, config: Config) -> None:
     for role in arena.roles.values():
         if role.policy in arena.frozen:
             continue
-        if not re.fullmatch(r"[\w-]+", role.policy) or is_reserved(role.policy):
+        if not is_policy_name(role.policy):
             problem = f"role {role.id} has policy {role.policy!r}, which is not a valid name"
-            raise InputError("policy", problem, f"Use letters, digits, _ and -; not {RESERVED}")
+            raise InputError("policy", problem, NAMES_OF_POLICIES)
         if role.sampling is not None:
             problem = f"the policy {role.policy} is trained, so it draws from the distribution that it learns"
             fix = "Set test_sampling, or give the role a policy that is not trained"
