@@ -83,13 +83,13 @@ def test_a_buffer_that_would_part_the_answers_of_one_turn_is_refused():
 @pytest.mark.parametrize(
     "text",
     [
-        '[[envs]]\nid = "kuhn_poker"\npolicies = ["one", "One"]\n',
-        '[[envs]]\nid = "kuhn_poker"\n[league.players]\nb = {role = "main"}\nB = {role = "main"}\n',
+        'policies = ["one", "One"]\n',
+        '[league.players]\ndefault = {role = "main"}\nDefault = {role = "main"}\n',
     ],
 )
 def test_policies_that_differ_only_in_case_are_refused(text, tmp_path):
     with pytest.raises(InputError, match=r"^policies: \w+ and \w+ differ only in case"):
-        load(text, folder=tmp_path)
+        load(f'[[envs]]\nid = "kuhn_poker"\n{text}', folder=tmp_path)
 
 
 OTHER_WAYS = {
