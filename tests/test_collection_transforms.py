@@ -1,6 +1,8 @@
 import json
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -233,6 +235,26 @@ class Halved(FinalRewardTransform):
 
     def __call__(self, x, env_id=None):
         return {pid: reward / 2 for pid, reward in x.items()}
+
+
+class Numpy(FinalRewardTransform):
+    """Returns what is no float of Python."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __call__(self, x, env_id=None):
+        return {pid: self.kind(reward) for pid, reward in x.items()}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, Fraction, int])
+def test_a_final_transform_may_return_any_number_and_what_is_written_is_a_float(kind):
+    buffer = StepBuffer(100, None, Numpy(kind))
+    buffer.add_player_trajectory(paid_trajectory(0, [1.0, 2.0]), "Kuhn")
+    steps = buffer.draw(None)
+    stages = [step.info["reward_stages"]["final_transformed"] for step in steps]
+    assert [step.reward for step in steps] == stages == [3.0, 3.0]
+    assert {type(one) for one in (*stages, *(step.reward for step in steps))} == {float}
 
 
 ROLE_BASELINE = RoleAdvantageFormatter({0: 0.5}, tau=0.0)

@@ -322,7 +322,8 @@ class BaseBuffer(ABC):
                 f"the final transforms returned no reward of player {pid} in {env_id}; return one for every "
                 "player that is passed"
             )
-        return transformed[pid]
+        reward = transformed[pid]
+        return float(reward) if is_bounded(reward) else reward
 
     def _draw(self, batch_size: int) -> list[list[Step]]:
         """Remove entries; return them with advantages, without what the transforms leave out."""

@@ -74,7 +74,7 @@ class Game(ABC):
 
     def earned(self) -> dict[int, float]:
         """Return what each player has earned since the last call, in games that pay on the way; else
-        nothing."""
+        nothing. Final rewards include it."""
         return {}
 
     @abstractmethod

@@ -14,6 +14,7 @@ from sparring.core import EpisodeError, InputError
 from sparring.core.env_id import parts_of
 from sparring.core.errors import shown
 from sparring.core.own_code import check_json, method_of, own_class, own_code, returned, text_of, truth
+from sparring.core.played import finite_reward
 from sparring.envs.game import Game
 
 Value = TypeVar("Value")
@@ -65,6 +66,13 @@ class CheckedGame(Game):
 
     def normalise(self, action: str) -> str:
         return self._text("normalise", self.game.normalise(action))
+
+    def earned(self) -> dict[int, float]:
+        source, paid = method_of(self.game, "earned"), self._kind("earned", self.game.earned(), dict)
+        for pid in paid:
+            if pid not in range(self.num_players):
+                raise EpisodeError(f"{source} pays {shown(pid)}, no player of 0 to {self.num_players - 1}")
+        return {int(pid): finite_reward(paid[pid], f"{source} for player {pid}") for pid in paid}
 
     @property
     def done(self) -> bool:
