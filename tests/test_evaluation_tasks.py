@@ -223,14 +223,26 @@ def test_an_unknown_dataset_is_refused_with_a_close_one(gym):
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(1e-05, "0.00001"), (1.5e-7, "0.00000015"), (1e16, "10,000,000,000,000,000"), (2.0, "2"), (-3, "-3")],
+    [
+        (1e-05, "0.00001"),
+        (1.5e-7, "0.00000015"),
+        (1e16, "10,000,000,000,000,000"),
+        (2.0, "2"),
+        (-3, "-3"),
+        (7, "7.0"),
+    ],
 )
 def test_an_answer_that_is_a_number_is_that_number_however_the_file_writes_it(answer, said, tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"question": "How much?", "answer": answer}))
     task = task_of(tmp_path / "own.jsonl")
     for stated in (f"The answer is: {said}", f"It is {said}"):
         assert task.score(0, task.read(0, stated)) == 1
-    assert task.score(0, "7") == 0
+    assert task.score(0, "8") == 0
+
+
+def test_an_answer_of_many_digits_is_read(tmp_path):
+    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "How much?", "answer": 10**400}))
+    assert task_of(tmp_path / "own.jsonl").questions[0].answer == str(10**400)
 
 
 def test_a_score_that_takes_other_arguments_is_refused_at_once(tmp_path):

@@ -11,6 +11,7 @@ from sparring.envs.templates import TEMPLATES, extract_boxed
 from sparring.programs.code.reasoning import KINDS
 from sparring.programs.code.tasks import program_in
 from sparring.programs.expressions import Expressions
+from sparring.programs.judge import parse_verdict
 from sparring.programs.points import read_points
 from sparring.programs.proofs.answers import SCALES, read_decision
 from sparring.programs.questions import Arithmetic, OpenQuestions
@@ -31,6 +32,7 @@ READERS = {
     "an equal text": lambda text: answers.same_answer(text, text[:-1]),
     "an equal formula": lambda text: answers.same_formula(text, text[:-1]),
     "points": lambda text: read_points(text, 7),
+    "a verdict": lambda text: parse_verdict(text, ("Aff", "Neg")),
     "a decision": lambda text: read_decision(text, SCALES["out_of_10"]),
     "a summary": lambda text: remembered([{"role": "assistant", "content": text}], "summary", 0),
     "a thought": split,
@@ -43,6 +45,7 @@ READERS = {
     },
 }
 REPEATED = [
+    *('{"', '{"winner":', "{ ", "winner", "winner: a, score "),
     *(
         "`",
         "~",

@@ -223,6 +223,12 @@ async def test_solvers_do_not_learn_from_the_questions_of_held_out_documents(tmp
         ("a.jsonl", '{"text": ""}\n', "text of line 1 of .* is .*, not words"),
         ("a.jsonl", '{"text": 3}\n', "text of line 1 of .* is .*, not words"),
         ("a.jsonl", '{"text": "One.", "question": "Who?"}\n', "answer of line 1 of .* is None, not words"),
+        ("a.jsonl", '{"text": "a\\ud800"}\n', "text of line 1 of .* is .*ud800.*, not words"),
+        (
+            "a.jsonl",
+            '{"text": "One.", "question": "Who?", "answer": NaN}\n',
+            "answer of line 1 of .* is nan, not",
+        ),
         ("a.jsonl", "{\n", "line 1 of .* is not JSON"),
     ],
 )

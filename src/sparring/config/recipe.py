@@ -47,9 +47,9 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     ``learning`` is for every policy, so policies lose such fields of their own. Games that explore do so no
     longer, unless the recipe's values are those of the tree, which alone make up for it.
     """
-    learning, rewards = _table(recipe, "learning"), _table(recipe, "rewards")
+    learning = _table(recipe, "learning")
     replaced = {name for name in learning if name != "policies"}
-    if "critic" in learning or "credit" in recipe or "sampling" in rewards:
+    if _says_advantages(recipe):
         replaced.add("critic")
         data.pop("credit", None)
         _table(data, "rewards").pop("sampling", None)
@@ -66,6 +66,11 @@ def apply_recipe(data: dict[str, Any], recipe: dict[str, Any]) -> None:
     lay_over(data, recipe)
 
 
+def _says_advantages(data: dict[str, Any]) -> bool:
+    """Whether data say how rewards become advantages, for which there are three ways."""
+    return "critic" in _table(data, "learning") or "credit" in data or "sampling" in _table(data, "rewards")
+
+
 def drop_others(data: dict[str, Any], changes: dict[str, Any]) -> None:
     """Take out of ``data``, in place, what serves the purpose of something in ``changes``.
 
@@ -73,7 +78,7 @@ def drop_others(data: dict[str, Any], changes: dict[str, Any]) -> None:
     policies there are.
     """
     rewards, learning = _table(changes, "rewards"), _table(changes, "learning")
-    if "credit" in changes or "sampling" in rewards or "critic" in learning:
+    if _says_advantages(changes):
         for part, name in ((data, "credit"), (_table(data, "rewards"), "sampling")):
             if name not in (changes if name == "credit" else rewards):
                 part.pop(name, None)

@@ -65,6 +65,8 @@ def stated_answer(text: str) -> str | None:
 
 def plain_number(value: float) -> str:
     """Return a number without an exponent: 0.00001 for 1e-05; empty for one that is infinite or none."""
+    if isinstance(value, int):
+        return str(value)
     return format(Decimal(repr(value)), "f") if math.isfinite(value) else ""
 
 

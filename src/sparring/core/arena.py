@@ -67,7 +67,7 @@ class Arena(EpisodeRunner):
         return self.stores[name]
 
     def get_batch(self) -> list[EpisodeRequest]:
-        """Return the requests of the next step. Override; an empty list ends the run, as an error."""
+        """Return the requests of the next step. Override; without requests, a run ends with an error."""
         return []
 
     async def evaluate(self) -> dict[str, list[float]]:

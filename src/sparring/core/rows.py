@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sparring.core.answers import plain_number
 from sparring.core.errors import NOT_JSON, InputError, first_line, imported
 from sparring.core.files import check_regular, located, open_regular
+from sparring.core.messages import check_text
 
 Rows = list[tuple[str, Any]]
 """Rows, each with its place in the source, for errors."""
@@ -23,6 +25,20 @@ def text_of_file(path: str, field: str, fix: str) -> str:
         raise InputError(field, f"{path} is not a text file in UTF-8", fix) from error
     except OSError as error:
         raise InputError(field, f"{path} cannot be read ({error.strerror})", "Name a file") from error
+
+
+def words_of(value: object, *, or_number: bool = False) -> str:
+    """Return a text of a row without the spaces around it, or a number as a text.
+
+    It is empty for anything else, and for a text that no model can be told.
+    """
+    if or_number and isinstance(value, int | float) and not isinstance(value, bool):
+        return plain_number(value)
+    try:
+        check_text(text := value.strip() if isinstance(value, str) else "")
+    except ValueError:
+        return ""
+    return text
 
 
 def rows_of_file(path: str, field: str) -> Rows:

@@ -168,7 +168,7 @@ def _checked_class(env_id: str) -> Any:
     for num_players in possible:
         with own_code(f"{kind.__name__} cannot be started with {num_players} players", "env.id"):
             game = kind(env_id, num_players, 0, **options)
-        if not (hasattr(game, "num_players") and hasattr(game, "_verdict")):
+        if not hasattr(game, "_verdict"):
             fix = "Call super().__init__(env_id, num_players) in it"
             raise InputError("env.id", f"{kind.__name__}.__init__ leaves out that of Game", fix)
     return kind

@@ -7,9 +7,8 @@ from typing import Any
 from sparring.config.adversarial_programs import BUNDLED_CORPUS
 from sparring.config.questions import FILE_END
 from sparring.core import InputError
-from sparring.core.answers import plain_number
 from sparring.core.errors import shown
-from sparring.core.rows import rows_of_file, text_of_file
+from sparring.core.rows import rows_of_file, text_of_file, words_of
 from sparring.programs.questions import Question
 
 _FORM = 'Write {"text": "A week has 7 days.", "question": "How many days has a week?", "answer": "7"}'
@@ -58,12 +57,10 @@ def _of_rows(path: str, field: str) -> list[Document]:
 
 
 def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
-    value = row.get(name)
-    if name == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
-        value = plain_number(value)
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(field, f"{name} of {where} is {shown(value)}, not words", _FORM)
-    return value.strip()
+    text = words_of(row.get(name), or_number=name == "answer")
+    if not text:
+        raise InputError(field, f"{name} of {where} is {shown(row.get(name))}, not words", _FORM)
+    return text
 
 
 def _of_text(path: str, field: str) -> list[Document]:

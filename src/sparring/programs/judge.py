@@ -187,13 +187,18 @@ def parse_verdict(text: str, sides: tuple[str, str]) -> Verdict | None:
     return _verdict(winner, score, sides)
 
 
+_OBJECT = re.compile(r"\{\s*\"")
+"""The beginning of an object with a key."""
+
+
 def _cut_json(text: str) -> tuple[list[tuple[int, dict[str, Any]]], str]:
     """Return the JSON objects in ``text`` that have a winner, with lower-case keys and their places, and the
     text with blanks in their stead."""
     decoder = json.JSONDecoder()
     objects: list[tuple[int, dict[str, Any]]] = []
     rest, place = "", 0
-    while (start := text.find("{", place)) >= 0:
+    while opened := _OBJECT.search(text, place):
+        start = opened.start()
         rest += text[place:start]
         try:
             found, end = decoder.raw_decode(text, start)

@@ -83,7 +83,7 @@ class Domain(ABC):
         """Return whether a stated result is right."""
 
     def same(self, one: str, other: str) -> bool:
-        """Return whether two stated results are the same answer, to whatever question: what a vote counts."""
+        """Return whether two stated results are the same answer, whatever the question: votes count these."""
         return same_answer(one, other)
 
     async def checked(self, question: Question) -> Question | None:

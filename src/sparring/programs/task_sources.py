@@ -3,7 +3,7 @@
 import inspect
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 from itertools import islice
@@ -23,10 +23,10 @@ from sparring.config.questions import (
     TaskSettings,
 )
 from sparring.core import InputError, derive_seed
-from sparring.core.answers import last_number, number_of, plain_number, stated_answer, stated_number
+from sparring.core.answers import last_number, number_of, stated_answer, stated_number
 from sparring.core.errors import check_installed, first_line, imported, shown
 from sparring.core.own_code import is_class_path, name_of, own_code, own_function
-from sparring.core.rows import Rows, rows_of_dataset, rows_of_file
+from sparring.core.rows import Rows, rows_of_dataset, rows_of_file, words_of
 from sparring.programs.code.tasks import ProgramTask, tests_of
 from sparring.programs.tasks import OwnScores, ShortAnswers, Task, TaskQuestion, hold_out
 
@@ -113,21 +113,23 @@ def scored(task: Task, score: str | None, field: str) -> Task:
         return ShortAnswers(task.questions)
     if score == TESTS:
         return ProgramTask(task.questions, field)
-    function, name = own_function(score, field), name_of(score)
+    return OwnScores(task.questions, _taking(score, field, "said", "row"), name_of(score))
+
+
+def _taking(path: str, field: str, *names: str) -> Callable[..., object]:
+    """Return a function of your own; raise an InputError unless it takes so many arguments."""
+    function = own_function(path, field)
     try:
-        inspect.signature(function).bind("said", {})
+        inspect.signature(function).bind(*names)
     except TypeError as error:
-        raise InputError(field, f"{name} does not take (said, row)", "Let it take both") from error
-    return OwnScores(task.questions, function, name)
+        problem = f"{name_of(path)} does not take ({', '.join(names)})"
+        raise InputError(field, problem, "Let it take both") from error
+    return function
 
 
 def _rows_of_function(path: str, count: int, seed: int, field: str) -> Rows:
     """Return what a function of your own returns for a number of questions and a seed."""
-    function, name = own_function(path, field), name_of(path)
-    try:
-        inspect.signature(function).bind(count, seed)
-    except TypeError as error:
-        raise InputError(field, f"{name} does not take (count, seed)", "Let it take both") from error
+    function, name = _taking(path, field, "count", "seed"), name_of(path)
     with own_code(f"{name} failed", field):
         rows = function(count, seed)
         found = list(_at_most(count, rows)) if isinstance(rows, Iterable) else None
@@ -174,31 +176,21 @@ def questions_of_rows(
             tests_of(row, where, field)
             found.append(TaskQuestion(question, str(row.get(columns.answer) or ""), row))
             continue
-        answer = _number(row.get(columns.answer)) or _text(row, columns.answer, where, field)
+        answer = _text(row, columns.answer, where, field, or_number=True)
         found.append(TaskQuestion(question, stated_answer(answer) or answer, row))
     if not found:
         raise InputError(field, f"{source} has no question", _FORM)
     return found
 
 
-def _number(value: object) -> str:
-    """Return a number as a text; empty for anything else."""
-    return plain_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
-
-
-def _text(row: dict[str, Any], name: str, where: str, field: str) -> str:
+def _text(row: dict[str, Any], name: str, where: str, field: str, *, or_number: bool = False) -> str:
     if name not in row:
         fix = _FORM if not row else f"It has: {', '.join(map(str, row))}; name them in columns"
         raise InputError(field, f"{where} has no {name}", fix)
-    value = row[name]
-    if not isinstance(value, str) or not value.strip() or _has_halves(value):
+    text = words_of(row[name], or_number=or_number)
+    if not text:
         raise InputError(field, f"{name} in {where} is not text", _FORM)
-    return value.strip()
-
-
-def _has_halves(text: str) -> bool:
-    """Whether a text has halves of characters, which no model can be told."""
-    return text.encode(errors="ignore").decode() != text
+    return text
 
 
 def _chosen(questions: list[TaskQuestion], count: int | None, seed: int) -> list[TaskQuestion]:

@@ -259,7 +259,7 @@ def _set_credit(arena: Arena, config: Config) -> None:
 
 
 def _set_policies(arena: Arena, sharing: Sharing) -> None:
-    """Give the roles that are trained one policy, or each its own, which has its name."""
+    """Give the roles that are trained one policy, or each its own, which is named after it."""
     found: dict[str, str] = {}
     for role in list(arena.roles.values()):
         if role.policy in arena.frozen:

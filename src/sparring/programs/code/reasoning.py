@@ -107,7 +107,7 @@ class CodeDomain(Domain):
         return result == question["ground_truth"]
 
     def same(self, one: str, other: str) -> bool:
-        """Return whether two answers are one text; spaces count only if they have texts or lines in them."""
+        """Return whether two answers are one text; spaces count only beside quotes or several lines."""
         spaced = any(quote in one + other for quote in "'\"\n")
         return one == other if spaced else "".join(one.split()) == "".join(other.split())
 

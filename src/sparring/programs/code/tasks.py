@@ -28,6 +28,7 @@ _REQUEST = "Write it in Python, as one block:\n```python\n...\n```"
 _OPENED = re.compile(
     r"(?:^[ \t>]*|(?<!`)(?=`{3,}py))(`{3,}|~{3,})[ \t]*\{?\.?([\w+#-]*)[^`]*$", re.IGNORECASE
 )
+"""A line that opens a block: with a fence at its beginning, or with one of Python anywhere."""
 _PYTHON = ("python", "python3", "py", "py3")
 
 
@@ -227,16 +228,14 @@ def _number(node: ast.expr) -> float:
 
 def _case(one: object, function: object) -> ProgramTest:
     """Return the test of a function with a list of arguments; values of JSON are values of Python."""
-    match one:
-        case {"input": list(arguments), "output": output}:
-            pass
-        case _:
-            raise _UnusableError('is neither a text nor {"input": [...], "output": ...}')
+    arguments = one.get("input") if isinstance(one, dict) else None
+    if not isinstance(one, dict) or not isinstance(arguments, list) or "output" not in one:
+        raise _UnusableError('is neither a text nor {"input": [...], "output": ...}')
     if not (isinstance(function, str) and function.isidentifier()) or iskeyword(function):
         raise _UnusableError(f"is for {shown(function)}, which is no name of a function")
     try:
         call = f"{function}({', '.join(map(repr, arguments))})"
-        return _checked(ProgramTest(call, repr(output), as_json=True))
+        return _checked(ProgramTest(call, repr(one["output"]), as_json=True))
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise _UnusableError("has a value that cannot be written in Python") from error
 
