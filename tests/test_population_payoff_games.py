@@ -3,13 +3,17 @@
 import json
 import random
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collectors import FlakyClient, Playing, assert_drawn_as
 from sparring.core import MockInferenceClient
 from sparring.population import ModelPool, SamplingRule
+from sparring.population.meta_strategies import nash_of_columns
 from sparring.population.payoff_games import PayoffGames
 
 BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
@@ -269,3 +273,35 @@ def test_with_a_policy_for_each_seat_the_game_is_of_one_seats_members_against_th
     assert drawn["seeker-ckpt-0"] / draws == pytest.approx(0.4, abs=0.03), "2p - (1 - p) = -p + (1 - p)"
     drawn = Counter(pool.sample("seeker", rng, "hider") for _ in range(draws))
     assert drawn["hider-ckpt-0"] / draws == pytest.approx(0.4, abs=0.03)
+
+
+@given(data=st.data(), fixed=st.integers(1, 3), copies=st.tuples(st.integers(1, 2), st.integers(1, 2)))
+def test_with_a_policy_for_each_seat_who_may_have_both_is_weighed_by_what_each_seat_earns(
+    data, fixed, copies
+):
+    """The seats differ, so an order of two members says nothing of the other one."""
+    rule = SamplingRule(payoff_games=2, sides=("first", "second"))
+    pool = ModelPool("meta-nash", 4, rule=rule)
+    may_sit = []
+    for policy, number in zip(rule.sides, copies, strict=True):
+        pool.add_policy(policy)
+        may_sit.append([pool.add_checkpoint(None, update, policy) for update in range(number)])
+    for name in "abc"[:fixed]:
+        uid = pool.add_fixed(name)
+        may_sit = [[*uids, uid] for uids in may_sit]
+    orders = list(product(*may_sit))
+    assert pool.unplayed_pairs() == len({frozenset(order) for order in orders})
+    earned = {order: data.draw(st.integers(-3, 3)) for order in orders}
+    games = pool.payoffs.take()
+    assert Counter((one.first, one.second) for one in games).keys() == earned.keys()
+    for one in games:
+        reward = float(earned[one.first, one.second])
+        pool.payoffs.add(one.number, (one.first, one.second), [reward, -reward])
+    assert pool.unplayed_pairs() == 0
+    firsts, seconds = may_sit
+    payoffs_RC = np.array([[earned[first, second] for second in seconds] for first in firsts], dtype=float)
+    for seat, matrix_RC in enumerate((-payoffs_RC.T, payoffs_RC)):
+        mixture = pool.payoffs.mixture(may_sit[seat], may_sit[1 - seat], seat)
+        assert mixture == pytest.approx(list(nash_of_columns(matrix_RC)), abs=1e-3)
+        drawn = Counter(pool.sample(rule.sides[1 - seat], None, rule.sides[seat]) for _ in range(40))
+        assert {*drawn} <= {uid for uid, weight in zip(may_sit[seat], mixture, strict=True) if weight}

@@ -133,7 +133,7 @@ def test_the_mixture_of_each_role_is_known_from_games_between_the_copies_of_both
     payoffs = state["source"]["pool"]["payoffs"]
     assert payoffs["waiting"] == [], "they were played before the next update"
     met = {tuple(one["seating"]): one["games"] for one in payoffs["table"]["payoffs"]}
-    fixed = {("hider-ckpt-0", "fixed-base"), ("fixed-base", "seeker-ckpt-0")}
+    fixed = {(h, s) for h in ("hider-ckpt-0", "fixed-base") for s in ("seeker-ckpt-0", "fixed-base")}
     assert met.keys() >= fixed | {("hider-ckpt-2", "seeker-ckpt-0"), ("hider-ckpt-0", "seeker-ckpt-2")}
     assert all(seating[0].startswith(("hider", "fixed")) for seating in met)
     assert all(seating[1].startswith(("seeker", "fixed")) for seating in met)

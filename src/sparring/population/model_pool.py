@@ -11,7 +11,7 @@ from sparring.core import InputError, Opponent, SparringError, derive_seed
 from sparring.core.play import SampleMode
 from sparring.population.exploration import ExplorationTracker
 from sparring.population.opponent_choice import Evidence, OpponentChoice, SamplingRule
-from sparring.population.payoff_games import PayoffGames
+from sparring.population.payoff_games import PayoffGames, anybody
 from sparring.population.payoffs import PayoffTable
 from sparring.population.pool_members import ENVIRONMENT_UID, FIXED, POLICY_UID, PoolMembers, checkpoint_uid
 from sparring.population.ratings import PRIOR_MU, TrueSkillRatings
@@ -344,7 +344,9 @@ class ModelPool:
 
     def unplayed_pairs(self) -> int:
         """Return the number of pairs of active members without a finished payoff game."""
-        return self.payoffs.unplayed_pairs(self._drawable()) if self.sample_mode == "meta-nash" else 0
+        if self.sample_mode != "meta-nash":
+            return 0
+        return self.payoffs.unplayed_pairs(self._drawable(), self._may_sit)
 
     def state_dict(self) -> dict[str, Any]:
         """Return members, ratings, records, exploration windows and the draw counter as JSON-able data."""
@@ -419,10 +421,12 @@ class ModelPool:
         if self.sample_mode == "meta-nash" and uid in drawable:
             self.payoffs.join(uid, [other for other in drawable if other != uid], self._may_sit)
 
-    def _may_sit(self, *seating: str) -> bool:
+    def _may_sit(self, first: str, second: str) -> bool:
         """Return whether these members may have the seats, in this order."""
-        policies = [self._members.model(uid).policy for uid in seating]
-        return all(one in ("", side) for one, side in zip(policies, self.rule.sides or policies, strict=True))
+        if not self.rule.sides:
+            return anybody(first, second)
+        policies = [self._members.model(uid).policy for uid in (first, second)]
+        return all(one in ("", side) for one, side in zip(policies, self.rule.sides, strict=True))
 
     def _drawable(self) -> list[str]:
         return [one.uid for one in self._members.active()]

@@ -173,7 +173,7 @@ class OpponentChoice:
             return others, self._pfsp_weights([me.uid], others)
         if self.mode == "meta-nash":
             uids = [model.uid for model in others]
-            return others, self.evidence.payoffs.mixture(uids, self._rivals(policy))
+            return others, self._nash(uids, policy)
         diversities = [self.evidence.exploration.diversity(model.uid) for model in others]
         return others, proportional_weights([1.0 if share is None else share for share in diversities])
 
@@ -197,14 +197,17 @@ class OpponentChoice:
             case "meta-nash" if older:
                 fixed = self.members.fixed()
                 uids = [one.uid for one in (*older, *fixed)]
-                worth = self.evidence.payoffs.mixture(uids, self._rivals(policy))[: len(older)]
+                worth = self._nash(uids, policy)[: len(older)]
             case _:
                 worth = [0.0] * len(older)
         return {model.uid: value for model, value in zip(older, worth, strict=True)}
 
-    def _rivals(self, policy: str) -> list[str]:
-        """Return who may have the other seat than a policy's, if the two have a policy each."""
-        return [one.uid for one in self.members.active() if one.policy != policy] if self.rule.sides else []
+    def _nash(self, uids: list[str], policy: str) -> list[float]:
+        """Return the probability of each of those that may take a policy's place."""
+        if not self.rule.sides:
+            return self.evidence.payoffs.mixture(uids)
+        rivals = [one.uid for one in self.members.active() if one.policy != policy]
+        return self.evidence.payoffs.mixture(uids, rivals, self.rule.sides.index(policy))
 
     def _pfsp_weights(self, policies: list[str], members: list[Opponent]) -> list[float]:
         return pfsp_weights(

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass
-from itertools import combinations
+from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparring.population.meta_strategies import meta_strategy, nash_of_columns
 from sparring.population.payoffs import PayoffTable
 
 MaySit = Callable[[str, str], bool]
 """Whether two members may have the two seats, in this order."""
+
+
+def anybody(first: str, second: str) -> bool:
+    """Let everybody have either seat, but nobody both: that is a draw on average."""
+    return first != second
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,9 @@ class PayoffGames:
     Training never plays two frozen members against each other. So when a member joins, games against each of
     the others join the list, half of them in either order of seats.
 
+    If each seat has members of its own, a member that may have both plays itself too: what the first seat
+    earns then is no draw on average.
+
     Args:
         per_pair: the number of games of each pair; rounded up to an even one, so that seats are balanced.
 
@@ -42,13 +51,13 @@ class PayoffGames:
         self.table = PayoffTable()
         self.waiting: list[PayoffGame] = []
         self._next_number = 0
-        self._mixtures: dict[tuple[tuple[str, ...], tuple[str, ...]], list[float]] = {}
+        self._mixtures: dict[tuple[tuple[str, ...], tuple[str, ...], int], list[float]] = {}
 
-    def join(self, uid: str, others: Sequence[str], may_sit: MaySit = lambda first, second: True) -> None:
-        """Put the games of a new member against each of the others on the list, in the orders of seats that
-        they may have."""
-        for other in others:
-            orders = [seats for seats in ((uid, other), (other, uid)) if may_sit(*seats)]
+    def join(self, uid: str, others: Sequence[str], may_sit: MaySit = anybody) -> None:
+        """Put the games of a new member against the others and itself on the list, in the orders of seats
+        that they may have."""
+        for other in (*others, uid):
+            orders = _orders(uid, other, may_sit)
             for turn in range(self.per_pair if orders else 0):
                 self.waiting.append(PayoffGame(self._next_number, *orders[turn % len(orders)]))
                 self._next_number += 1
@@ -80,30 +89,42 @@ class PayoffGames:
         """Count a game that could not be finished. It is not tried again."""
         self.table.add_failure(number, seating)
 
-    def mixture(self, uids: Sequence[str], rivals: Sequence[str] = ()) -> list[float]:
+    def mixture(self, uids: Sequence[str], rivals: Sequence[str] = (), seat: int = 0) -> list[float]:
         """Return the probability of each of these members in the Nash equilibrium of maximum entropy.
 
         An entry of the matrix is half of what the row earns more than the column, on average over both
         seats. A pair that has not played counts as 0, a draw. See :func:`meta_strategy`. What the solver
         gives is rounded to its accuracy, so that equal members are equal.
 
-        Where the seats have different members, ``rivals`` may have the other one.
+        Args:
+            uids: the members.
+            rivals: who may have the other seat, if the two seats have different members; an entry is then
+                of this order of seats alone.
+            seat: the members' seat, if they have ``rivals``: 0 or 1.
         """
-        key = tuple(uids), tuple(rivals)
+        key = tuple(uids), tuple(rivals), seat
         if key not in self._mixtures:
-            matrix = self.table.matrix([*rivals, *uids])
-            payoffs_MM = np.nan_to_num(matrix.advantage_MM, nan=0.0)
             if rivals:
-                weights = nash_of_columns(payoffs_MM[: len(rivals), len(rivals) :])
+                weights = nash_of_columns(self._against(uids, rivals, seat))
             else:
-                weights = meta_strategy("nash", payoffs_MM)
+                weights = meta_strategy("nash", np.nan_to_num(self.table.matrix(uids).advantage_MM, nan=0.0))
             self._mixtures[key] = [round(float(weight), 4) for weight in weights]
         return self._mixtures[key]
 
-    def unplayed_pairs(self, uids: Sequence[str]) -> int:
-        """Return the number of pairs of these members that have not finished a game."""
-        games = self.table.payoff
-        return sum(not (games(*pair).games or games(*pair[::-1]).games) for pair in combinations(uids, 2))
+    def _against(self, uids: Sequence[str], rivals: Sequence[str], seat: int) -> NDArray[np.float64]:
+        """Return half of what each rival earns more than each member, which has this seat; 0 without games."""
+        payoffs_RC = np.zeros((len(rivals), len(uids)))
+        for row, rival in enumerate(rivals):
+            for column, uid in enumerate(uids):
+                games = self.table.payoff(*((uid, rival) if seat == 0 else (rival, uid)))
+                if games.games:
+                    payoffs_RC[row, column] = (games.mean(1 - seat) - games.mean(seat)) / 2
+        return payoffs_RC
+
+    def unplayed_pairs(self, uids: Sequence[str], may_sit: MaySit = anybody) -> int:
+        """Return the number of pairs of these members that may play and have not finished a game."""
+        pairs = (_orders(*pair, may_sit) for pair in combinations_with_replacement(uids, 2))
+        return sum(bool(pair) and not any(self.table.payoff(*one).games for one in pair) for pair in pairs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the payoffs and the list as JSON-able data; games that are being played are not in it."""
@@ -119,3 +140,8 @@ class PayoffGames:
         self.waiting = [PayoffGame(*one) for one in state["waiting"]]
         self._next_number = state["next_number"]
         self._mixtures.clear()
+
+
+def _orders(one: str, other: str, may_sit: MaySit) -> list[tuple[str, str]]:
+    """Return the orders of seats that two members, or one twice, may have."""
+    return [seats for seats in dict.fromkeys(((one, other), (other, one))) if may_sit(*seats)]
