@@ -104,6 +104,22 @@ class Measured(HideAndSeek):
         return {"sum of letters": [float(sum(map(ord, text))) for text in texts]}
 
 
+class OftenQuiet(HideAndSeek):  # after its first update, nobody seeks
+    def __init__(self, client, *, seed=0):
+        super().__init__(client, seed=seed)
+        self.episodes["hide"] = HideOnce()
+
+    def outcomes(self, result):
+        return super().outcomes(result) if result.children else []
+
+
+class HideOnce(Hide):
+    async def rollout(self, arena, artifact, state=None):
+        if arena.step_num <= 1:
+            return await super().rollout(arena, artifact, state)
+        return await SingleTurnEpisode.rollout(self, arena, artifact, state)
+
+
 class Late(HideAndSeek):
     async def evaluate(self):
         return await super().evaluate() if self.step_num > 1 else {"odd letters": []}

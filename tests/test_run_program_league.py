@@ -129,6 +129,17 @@ def test_every_bundled_program_of_two_roles_has_leagues(model, tmp_path, kind):
     resume_and_compare(tmp_path / "cut" / "run", tmp_path / "run")
 
 
+def test_an_update_in_which_the_player_in_turn_does_not_speak_passes(model, tmp_path):
+    two = '{hider = {role = "main"}, seeker = {role = "main"}}'
+    changes = {"league__players": two, "league__at_once": "1", "learning__steps": "4"}
+    config = league_of("own", model, tmp_path, **changes)
+    own = config.program.model_copy(update={"path": config.program.path.replace("HideAndSeek", "OftenQuiet")})
+    run(config.model_copy(update={"program": own}), tmp_path / "run")
+    learned = [{*line} & {"learner/hider/records", "learner/seeker/records"} for line in metrics_of(tmp_path / "run")]
+    assert len(learned) == 4
+    assert [len(names) for names in learned].count(0) == 1, "a turn of the seeker after its first"
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "line"),
     [

@@ -84,7 +84,8 @@ def _without_notes(batch: UpdateBatch) -> UpdateBatch:
                 ]
                 for policy, some in batch.by_policy.items()
             }
-        )
+        ),
+        may_be_empty=batch.may_be_empty,
     )
 
 

@@ -39,10 +39,14 @@ def by_policy(records: Iterable[TrainingRecord]) -> dict[str, list[TrainingRecor
 
 @dataclass(frozen=True)
 class BatchOf:
-    """A batch that is here; ``results`` are whole episodes of a program."""
+    """A batch that is here; ``results`` are whole episodes of a program.
+
+    It ``may_be_empty`` where players learn in turns: one that did not speak learns nothing in its own.
+    """
 
     by_policy: Records
     results: Sequence[GenerateResult] = ()
+    may_be_empty: bool = False
 
     async def records(self, encode_answer: EncodeAnswer) -> Records:
         """Return the records."""
@@ -50,12 +54,13 @@ class BatchOf:
         return {policy: with_alternatives(some, encode_answer) for policy, some in self.by_policy.items()}
 
     def check_tokens(self) -> None:
-        """Raise a SparringError unless token ids came with all that was played, and something was."""
+        """Raise a SparringError unless token ids came with all that was played, and something may be learned.
+        """
         rollouts = (rollout for result in self.results for rollout in result.trainable_rollouts())
         text_only = sum(step.text_only for one in rollouts for step in one.steps if step.policy)
         if text_only:
             raise SparringError(f"{text_only} steps have no token ids; train with a client that returns them")
-        if not any(self.by_policy.values()):
+        if not self.may_be_empty and not any(self.by_policy.values()):
             raise SparringError("no step of this update's episodes can be trained on; look at the rollouts")
 
 

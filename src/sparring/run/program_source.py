@@ -179,7 +179,8 @@ class ProgramSource(PlaySource):
             raise SparringError(f"a step is by {min(unknown)}, which is not a policy of the program")
         if self.overlaps and saved.step + 1 < self.config.learning.steps:
             await self._begin_step(progress)
-        return BatchOf(records, results)
+        turns = self.config.league is not None and self.config.league.at_once is not None
+        return BatchOf(records, results, may_be_empty=turns)
 
     def _drawn(self, saved: Saved, results: list[GenerateResult]) -> list[TrainingRecord]:
         assert self.buffer is not None
