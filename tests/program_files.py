@@ -115,7 +115,7 @@ class OftenQuiet(HideAndSeek):  # after its first update, nobody seeks
 
 class HideOnce(Hide):
     async def rollout(self, arena, artifact, state=None):
-        if arena.step_num <= 1:
+        if arena.step_num == 1:
             return await super().rollout(arena, artifact, state)
         return await SingleTurnEpisode.rollout(self, arena, artifact, state)
 

@@ -145,7 +145,7 @@ def play(run_dir: Path, steps: list[int], requests: list[EpisodeRequest]) -> Non
     """Play real episodes with a mock model and log them as a run does."""
     arena = Program(MockInferenceClient(answer), requests)
     for step in steps:
-        arena.step_num = step - 1
+        arena.step_num = step
         _, results = asyncio.run(arena.play_step())
         rollouts = [rollout for result in results for rollout in result.all_rollouts()]
         RolloutLog(run_dir / "rollouts").write(step, rollouts)

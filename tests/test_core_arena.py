@@ -142,7 +142,7 @@ async def test_sub_episodes_inherit_however_they_are_started(way):
     arena = make_arena(Versioned(), parents(1), parent=Direct("proposer"))
     result = (await arena.play_step())[1][0]
     child = result.children[0].rollout
-    assert child.id == "step-000000-00000.0"
+    assert child.id == "step-000001-00000.0"
     assert child.meta["policy_version"] == child.steps[0].policy_version == 7
     assert child.meta["parent_id"] == result.rollout.id
     assert "seed" in child.meta

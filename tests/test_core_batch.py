@@ -50,7 +50,7 @@ async def test_a_record_has_the_fields_of_its_step():
 
 async def test_children_have_records_and_parents_come_first():
     batch = await make_arena(requests=parents(2)).step()
-    names = [record.rollout_id.removeprefix("step-000000-0000") for record in batch.records]
+    names = [record.rollout_id.removeprefix("step-000001-0000") for record in batch.records]
     assert names == ["0", "0.0", "0.1", "1", "1.0", "1.1"]
 
 
@@ -58,7 +58,7 @@ async def test_untrainable_results_and_their_descendants_have_no_records():
     requests = [EpisodeRequest("parent", 0), EpisodeRequest("parent", 1, is_trainable=False)]
     batch, results = await make_arena(requests=requests).play_step()
     assert [result.is_trainable for result in results] == [True, False]
-    assert {record.rollout_id[:17] for record in batch.records} == {"step-000000-00000"}
+    assert {record.rollout_id[:17] for record in batch.records} == {"step-000001-00000"}
     assert (batch.meta["episodes"], batch.meta["steps"]) == (6, 3)
     assert len(results[1].all_rollouts()) == 3
     assert results[1].trainable_rollouts() == []
@@ -76,7 +76,7 @@ async def test_the_summary_counts_everything_and_has_means_by_role_and_metric():
     )
     batch = await arena.step()
     assert batch.meta == {
-        "step": 0,
+        "step": 1,
         "policy_version": 0,
         "episodes": 8,
         "failed": 2,
@@ -184,7 +184,7 @@ async def test_a_run_yields_one_batch_per_step():
     await arena.startup()
     batches = [batch async for batch in arena.run(num_steps=3, concurrency=2)]
     await arena.shutdown()
-    assert [batch.meta["step"] for batch in batches] == [0, 1, 2]
+    assert [batch.meta["step"] for batch in batches] == [1, 2, 3]
     assert all(isinstance(batch, TrainingBatch) and len(batch.records) == 2 for batch in batches)
     assert arena.events == ["startup", "shutdown"]
 

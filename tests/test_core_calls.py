@@ -121,13 +121,13 @@ async def test_a_step_has_the_seeds_of_its_run_and_what_a_request_says_itself():
     await arena.step()
     _, results = await arena.play_step()
     metas = [result.rollout.meta for result in results]
-    assert [meta["seed"] for meta in metas] == [derive_seed(3, "step", 1, index) for index in range(2)]
-    assert [meta["rollout_id"] for meta in metas] == ["step-000001-00000", "step-000001-00001"]
-    assert [(meta["step"], meta["policy_version"]) for meta in metas] == [(1, 0), (1, 2)]
+    assert [meta["seed"] for meta in metas] == [derive_seed(3, "step", 2, index) for index in range(2)]
+    assert [meta["rollout_id"] for meta in metas] == ["step-000002-00000", "step-000002-00001"]
+    assert [(meta["step"], meta["policy_version"]) for meta in metas] == [(2, 0), (2, 2)]
     assert metas[1]["topic"] == "sums"
     outside = await arena.generate_rollouts(requests)
     seeds = [result.rollout.meta["seed"] for result in outside]
-    assert seeds == [derive_seed(3, "rollouts", 2, index) for index in range(2)]
+    assert seeds == [derive_seed(3, "rollouts", 3, index) for index in range(2)]
 
 
 async def test_a_sub_episodes_own_meta_is_not_overwritten_by_its_parents():

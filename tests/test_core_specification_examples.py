@@ -76,7 +76,7 @@ async def test_the_debate_of_the_specification():
     batch = await arena.step(concurrency=4)
     assert (batch.meta["num_results"], batch.meta["num_records"]) == (2, len(batch.records))
     assert {record.role_id for record in batch.records} == {"Aff", "Neg"}
-    assert [one.meta["step"] async for one in arena.run(num_steps=2)] == [1, 2]
+    assert [one.meta["step"] async for one in arena.run(num_steps=2)] == [2, 3]
 
 
 def make_proposer_rubric(proposer_role: str, target_pass_rate: float = 0.5) -> Rubric:

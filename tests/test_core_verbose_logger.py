@@ -134,18 +134,18 @@ async def test_an_arena_with_a_logger_writes_a_whole_run(log):
     assert text.startswith(f"run: {settings}\n")
 
     wanted = [
-        "step 0: 2 requests",
-        "parent step-000000-00001 begins: 1",
-        "call for proposer in step-000000-00001",
-        "child step-000000-00001.0 begins: 0",
-        "child step-000000-00001.1 ended: failed: OneFails.rollout failed: RuntimeError('bad question')",
-        "call for solver in step-000000-00001.0",
-        "child step-000000-00001.0 ended: 1 steps, solver +1.000",
-        "parent step-000000-00001 ended: 1 steps, proposer +1.000",
-        "ask proposer step-000000-00001",
+        "step 1: 2 requests",
+        "parent step-000001-00001 begins: 1",
+        "call for proposer in step-000001-00001",
+        "child step-000001-00001.0 begins: 0",
+        "child step-000001-00001.1 ended: failed: OneFails.rollout failed: RuntimeError('bad question')",
+        "call for solver in step-000001-00001.0",
+        "child step-000001-00001.0 ended: 1 steps, solver +1.000",
+        "parent step-000001-00001 ended: 1 steps, proposer +1.000",
+        "ask proposer step-000001-00001",
         "4 records",
         "ask solver: 4 episodes, 2 failed; mean rewards: solver +1.000",
-        "step 0 done: step=0, policy_version=0, episodes=6, failed=2",
+        "step 1 done: step=1, policy_version=0, episodes=6, failed=2",
     ]
     places = [text.find(one) for one in wanted]
     assert -1 not in places, wanted[places.index(-1)]
@@ -156,5 +156,5 @@ async def test_verbose_without_a_logger_goes_to_standard_error(capsys):
     arena = make_arena(MockInferenceClient(["yes"]), [EpisodeRequest("child", 0)], verbose=True)
     await arena.step()
     printed = capsys.readouterr()
-    assert "call for solver in step-000000-00000\n" in printed.err
+    assert "call for solver in step-000001-00000\n" in printed.err
     assert printed.out == ""

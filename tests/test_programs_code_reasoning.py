@@ -229,7 +229,6 @@ async def test_kinds_take_turns_over_updates_too():
     settings = ProposerSolverSettings(code=[*KINDS], batch_size=2, proposals_per_prompt=1)
     arena = ProposerSolverArena(MockInferenceClient(model), settings, held_out=[])
     asked = []
-    for step in range(3):
-        arena.step_num = step
+    for arena.step_num in (1, 2, 3):
         asked += [request.episode_type for request in arena.get_batch()]
     assert asked == 2 * [f"propose {kind}" for kind in KINDS]

@@ -252,7 +252,7 @@ async def test_store_is_bounded_and_survives_a_checkpoint() -> None:
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.stores["questions"].all() == first.stores["questions"].all()
     assert [r.artifact for r in second.get_batch()] == [r.artifact for r in first.get_batch()]
-    assert second.step_num == 2
+    assert second.step_num == 3
 
 
 async def test_evaluation_gives_one_value_per_item() -> None:

@@ -139,8 +139,7 @@ def arena_of(directory, client=None, **settings):
 
 
 async def play(arena, updates):
-    """Return the results of updates, numbered as in training."""
-    arena.step_num, arena.first_step = arena.step_num or 1, 1
+    """Return the results of updates."""
     played = []
     for _ in range(updates):
         batch, results = await arena.play_step()

@@ -140,15 +140,13 @@ def test_an_answer_earns_its_score_against_the_others_to_its_question(tmp_path):
         assert sum(advantages) == pytest.approx(0)
 
 
-@pytest.mark.parametrize(("seed", "first"), [(0, 0), (1, 0), (0, 1)])
-def test_every_question_is_asked_once_before_one_is_asked_again_and_held_out_ones_never(
-    tmp_path, seed, first
-):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_question_is_asked_once_before_one_is_asked_again_and_held_out_ones_never(tmp_path, seed):
     arena = arena_of(
         lambda prompt, _: "", seed, batch_size=6, answers=2, name=write_problems(tmp_path), columns=PROBLEMS
     )
-    asked, arena.first_step = [], first
-    for arena.step_num in range(first, first + 16):
+    asked = []
+    for arena.step_num in range(1, 17):
         asked += [one.artifact.number for one in arena.get_batch()[::2]]
     trained = {*range(20)} - {*arena.held_out}
     assert len(arena.held_out) == 4

@@ -135,9 +135,9 @@ def test_an_update_in_which_the_player_in_turn_does_not_speak_passes(model, tmp_
     config = league_of("own", model, tmp_path, **changes)
     own = config.program.model_copy(update={"path": config.program.path.replace("HideAndSeek", "OftenQuiet")})
     run(config.model_copy(update={"program": own}), tmp_path / "run")
-    learned = [{*line} & {"learner/hider/records", "learner/seeker/records"} for line in metrics_of(tmp_path / "run")]
-    assert len(learned) == 4
-    assert [len(names) for names in learned].count(0) == 1, "a turn of the seeker after its first"
+    records = {"learner/hider/records", "learner/seeker/records"}
+    learned = [len(line.keys() & records) for line in metrics_of(tmp_path / "run")]
+    assert sorted(learned) == [0, 1, 1, 1], "a turn of the seeker after the first update has nothing"
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def _loaded(file: Path) -> Loaded:
     program.retries = 0
     found: dict[tuple[str, str], EpisodeRequest] = {}
     newest = 0
-    for program.step_num in range(TASKS):
+    for program.step_num in range(1, TASKS + 1):
         before = len(found)
         for one in program.get_batch():
             found.setdefault((one.episode_type, repr(one.artifact)), one)

@@ -34,7 +34,7 @@ class Elsewhere(Protocol):
 class EpisodeRunner(ModelCaller):
     """Runs episodes, which make model calls.
 
-    ``first_step`` is the number of the first step: 0, and 1 in a run, whose updates are numbered from 1.
+    ``step_num`` is the number of the next step, from 1 on, as of a run's updates.
     ``on_result`` is called with each result that is not another result's child. ``elsewhere``, if given,
     plays the episodes that are not sub-episodes in other processes.
     """
@@ -52,7 +52,7 @@ class EpisodeRunner(ModelCaller):
         self.episode_timeout = episode_timeout
         self.retries = retries
         self.seed = seed
-        self.step_num = self.first_step = 0
+        self.step_num = 1
         self.episodes: dict[str, Any] = {}  # of Episode, which imports this module
         self.on_result: Callable[[GenerateResult], None] | None = None
         self.elsewhere: Elsewhere | None = None

@@ -112,7 +112,7 @@ class PayoffGames:
         return self._mixtures[key]
 
     def _against(self, uids: Sequence[str], rivals: Sequence[str], seat: int) -> NDArray[np.float64]:
-        """Return half of what each rival earns more than each member, which has this seat; 0 without games."""
+        """Return half of what a rival earns more than a member, which has this seat; 0 without games."""
         payoffs_RC = np.zeros((len(rivals), len(uids)))
         for row, rival in enumerate(rivals):
             for column, uid in enumerate(uids):

@@ -46,7 +46,7 @@ class ProgramArena(Arena, Generic[SettingsT]):
 
         ``asked`` gives the artifact of a place; see :func:`in_turns` for their order.
         """
-        found = in_turns(places, self.seed, self.step_num - self.first_step, size, each)
+        found = in_turns(places, self.seed, self.step_num - 1, size, each)
         return [EpisodeRequest(episode_type, asked(place), {"group": place}) for place in found]
 
     def evaluation_requests(

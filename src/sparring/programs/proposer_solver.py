@@ -167,7 +167,7 @@ class ProposerSolverArena(ProgramArena[ProposerSolverSettings]):
         store = self.stores["questions"]
         requests: list[EpisodeRequest] = []
         each = self.settings.proposals_per_prompt
-        earlier = (self.step_num - self.first_step) * math.ceil(self.settings.batch_size / each)
+        earlier = (self.step_num - 1) * math.ceil(self.settings.batch_size / each)
         for index in range(self.settings.batch_size):
             number = index // each
             if index % each == 0:

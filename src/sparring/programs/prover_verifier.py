@@ -73,7 +73,7 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
     def _place(self) -> tuple[int, int]:
         """The round, from 1, and the place of the update in it, from 0. Updates are numbered from 1."""
         updates = self.settings.verifier_updates + self.settings.prover_updates
-        number, place = divmod(self.step_num - self.first_step, updates)
+        number, place = divmod(self.step_num - 1, updates)
         return number + 1, place
 
     def get_batch(self) -> list[EpisodeRequest]:
@@ -86,7 +86,7 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
     def _solutions(self) -> list[EpisodeRequest]:
         """Return solutions in groups: one question, and one prover drawn by chance."""
         size, each = self.settings.batch_size, self.settings.solutions_per_question
-        numbers = in_turns(self.for_provers, self.seed, self.step_num - self.first_step, size, each)
+        numbers = in_turns(self.for_provers, self.seed, self.step_num - 1, size, each)
         rng = random.Random(derive_seed(self.seed, "goals", self.step_num))
         goals = [rng.choice(PROVERS) for _ in range(0, size, each)]
         return [
@@ -103,7 +103,7 @@ class ProverVerifierArena(ProgramArena[ProverVerifierSettings]):
         kept = self._kept()
         rounds = [0, *(one for one in kept if one < number - 1), *([number - 1] if number > 1 else [])]
         size = self.settings.batch_size
-        numbers = in_turns(self.for_verifier, self.seed, self.step_num - self.first_step, size, 1)
+        numbers = in_turns(self.for_verifier, self.seed, self.step_num - 1, size, 1)
         rng = random.Random(derive_seed(self.seed, "examples", self.step_num))
         requests = []
         for place, question in enumerate(numbers):

@@ -127,8 +127,7 @@ class ProgramSource(PlaySource):
             await super().shutdown()
 
     async def begin(self, saved: Saved, state: dict[str, Any]) -> None:
-        """Continue from a state. Steps of the arena are numbered from 1, like updates."""
-        self.arena.first_step = 1
+        """Continue from a state."""
         if state:
             with own_code("the program's load_state_dict failed"):
                 self.arena.load_state_dict(state["arena"])
@@ -140,7 +139,6 @@ class ProgramSource(PlaySource):
             self._delete_after(saved.step)
             return
         self._delete_after(0)
-        self.arena.step_num = 1  # ids of rollouts agree with files and metrics
         await self.add_members()
 
     def _delete_after(self, step: int) -> None:
