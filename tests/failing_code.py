@@ -299,7 +299,6 @@ POSSIBLE = {
     "legal_actions": ("None",),  # but then no script can play at random
     "_own_info": ("half a pair inside", "more than a float", "NaN", "a text", "lists", "digits", "itself"),
     "state_dict": (
-        "keys that are numbers",
         "half a pair inside",
         "more than a float",
         "NaN",

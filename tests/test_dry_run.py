@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from failing_code import ARENA_METHODS, EPISODE_METHODS, configuration, is_possi
 from family_models import FAMILIES, family_model
 from loaded_modules import loaded_by
 from matrices import first_of, one_of_each
+from program_files import write_program
 from sparring.cli.main import main
 from sparring.config import load_config, preset_names
 from sparring.core import InputError
@@ -233,15 +235,77 @@ def test_a_template_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
     assert line.count("\n") == 1
 
 
-def test_a_state_that_no_checkpoint_can_hold_is_found(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from sparring.collection import FinalRewardTransform\n"
-        "class Mine(FinalRewardTransform):\n"
-        "    def __call__(self, x, env_id=None):\n        return x\n"
-        "    def state_dict(self):\n        return {'seen': {1, 2}}\n"
+KEEPS = """
+class Kept:
+    def __init__(self):
+        self.seen = {}
+
+    def see(self):
+        self.seen["a"] = self.seen.get("a", 0) + 1
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+class NoJson(Kept):
+    def state_dict(self):
+        return {"seen": {1, 2}}
+
+class Numbers(Kept):
+    def state_dict(self):
+        return {"seen": [{3: 1}]}
+
+class Forgets(Kept):
+    def load_state_dict(self, state):
+        pass
+
+class Changes(Kept):
+    def load_state_dict(self, state):
+        self.seen = {"a": 0}
+
+class Fails(Kept):
+    def load_state_dict(self, state):
+        self.seen = state["found"]
+"""
+STATES = {
+    "NoJson": r"state_dict returned what a checkpoint cannot hold: Object of type set",
+    "Numbers": r"state_dict returned what a checkpoint cannot hold: the key 3 is no text",
+    "Forgets": r"state_dict gave .*seen = \{'a': \d\}, and after load_state_dict it gives \{\}",
+    "Changes": r"state_dict gave .*seen\.a = \d, and after load_state_dict it gives 0",
+    "Fails": r"load_state_dict failed: KeyError\('found'\)",
+    "Kept": "",
+}
+
+
+def transform_of(kind: str) -> str:
+    return (
+        f"{KEEPS}\nfrom sparring.collection import FinalRewardTransform\n"
+        f"class Mine({kind}, FinalRewardTransform):\n"
+        "    def __call__(self, x, env_id=None):\n        self.see()\n        return x\n"
     )
-    (tmp_path / "mine.toml").write_text(KUHN + '[rewards]\nfinal = [{path = "mine.py:Mine"}]\n')
-    with pytest.raises(InputError, match=r"Mine\.state_dict returned what a checkpoint cannot hold"):
+
+
+def program_of(kind: str) -> str:
+    return (
+        f"{KEEPS}\nimport hide_and_seek\n"
+        f"class Mine({kind}, hide_and_seek.HideAndSeek):\n"
+        "    def __init__(self, client, *, seed=0):\n"
+        f"        Kept.__init__(self)\n        hide_and_seek.HideAndSeek.__init__(self, client, seed=seed)\n"
+        "    def get_batch(self):\n        self.see()\n        return super().get_batch()\n"
+    )
+
+
+@pytest.mark.parametrize(("kind", "line"), STATES.items())
+@pytest.mark.parametrize("whose", ["transform", "program"])
+def test_a_state_that_a_checkpoint_cannot_give_back_is_found(tmp_path, whose, kind, line):
+    write_program(tmp_path)
+    of_program = '[program]\ntype = "python"\npath = "mine.py:Mine"\n'
+    settings = KUHN + '[rewards]\nfinal = [{path = "mine.py:Mine"}]\n' if whose == "transform" else of_program
+    (tmp_path / "mine.py").write_text(transform_of(kind) if whose == "transform" else program_of(kind))
+    (tmp_path / "mine.toml").write_text(settings)
+    with pytest.raises(InputError, match=line) if line else nullcontext():
         rehearse(load_config(str(tmp_path / "mine.toml"), {}))
 
 

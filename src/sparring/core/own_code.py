@@ -234,9 +234,21 @@ def state_of(owner: Any, source: str = "") -> dict[str, Any]:
     state: dict[str, Any] = returned(owner.state_dict(), dict, source)
     try:
         json.dumps(state)
+        _check_names(state)
     except (TypeError, ValueError, RecursionError) as error:
         raise EpisodeError(f"{source} returned what a checkpoint cannot hold: {error}") from error
     return state
+
+
+def _check_names(value: object) -> None:
+    """Raise a TypeError if a dictionary in ``value`` has a key that is no text: JSON would make it one."""
+    if isinstance(value, dict):
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"the key {name!r} is no text, and would come back as one")
+    if isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_names(one)
 
 
 def truth(value: object, source: str) -> bool:

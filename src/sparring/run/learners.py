@@ -54,7 +54,7 @@ class BatchOf:
         return {policy: with_alternatives(some, encode_answer) for policy, some in self.by_policy.items()}
 
     def check_tokens(self) -> None:
-        """Raise a SparringError unless token ids came with all that was played, and something may be learned."""
+        """Raise a SparringError unless token ids came with all steps, and some can be trained on."""
         rollouts = (rollout for result in self.results for rollout in result.trainable_rollouts())
         text_only = sum(step.text_only for one in rollouts for step in one.steps if step.policy)
         if text_only:

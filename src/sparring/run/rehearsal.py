@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
+from sparring.collection.buffers import BaseBuffer
 from sparring.config import Config
 from sparring.config.play import Games, GameSettings
 from sparring.config.programs import PythonProgram
@@ -31,7 +32,7 @@ from sparring.core import (
 )
 from sparring.core.adapters import BUNDLED_MODEL
 from sparring.core.client import ModelResponse
-from sparring.core.errors import first_line, frames_of, module_of
+from sparring.core.errors import first_line, frames_of, module_of, shown
 from sparring.core.own_code import (
     awaitable,
     called,
@@ -40,6 +41,7 @@ from sparring.core.own_code import (
     own_code,
     own_failure,
     returned,
+    state_of,
 )
 from sparring.core.play import PlaySpec, trajectories_of_roles
 from sparring.core.text import counted
@@ -300,14 +302,18 @@ async def _program(config: Config, rehearsal: Rehearsal) -> None:
             _through_a_buffer(config, (one for each in played for one in trajectories_of_roles(each, pids)))
         elif played:
             returned(arena.end_step(number, played), TrainingBatch, method_of(arena, "end_step"))
-        state = returned(arena.state_dict(), dict, method_of(arena, "state_dict"))
-        _check_state(state, "program")
     of_failed = f", which failed, as it may with such answers: {failed[0]}" if failed else ""
     rehearsal.found.append(f"one episode of {name} with made-up answers{of_failed}")
     if isinstance(config.program, PythonProgram):
         measures = measured(await called(arena.evaluate, "the program's evaluate", "program"))
         rehearsal.found += [f"its evaluate measures {', '.join(measures)}"] if measures else []
     await called(arena.shutdown, "the program's shutdown", "program")
+    again = build_program(config)
+    assert again is not None
+    await called(again.startup, "the program's startup", "program")
+    with own_code(field="program"):
+        _check_restores(arena, again, "program")
+    await called(again.shutdown, "the program's shutdown", "program")
 
 
 async def _played(
@@ -343,12 +349,32 @@ def _through_a_buffer(config: Config, trajectories: Iterable[Trajectory]) -> Non
         buffer.add_player_trajectory(trajectory, trajectory.env_id)
     if buffer.entries():  # games of random moves only have none
         buffer.get_batch(buffer.entries())
-    _check_state(buffer.state_dict(), "rewards")
+    with own_code(field="rewards"):
+        _check_restores(buffer, build_buffer(config, None, None), "rewards")
 
 
-def _check_state(state: dict[str, Any], field: str) -> None:
+def _check_restores(owner: Arena | BaseBuffer, again: Arena | BaseBuffer, field: str) -> None:
+    """Raise an InputError unless ``again`` has the state of ``owner`` after a checkpoint."""
     try:
-        json.dumps(state, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        written = json.dumps(state_of(owner), allow_nan=False)
+    except ValueError as error:
         problem = f"its state_dict cannot be written as JSON ({error})"
         raise InputError(field, problem, "Return plain numbers, texts, lists and tables") from error
+    again.load_state_dict(json.loads(written))
+    restored = json.loads(json.dumps(again.state_dict()))
+    if found := _difference(json.loads(written), restored):
+        place, was, now = found
+        problem = f"state_dict gave {place} = {shown(was)}, and after load_state_dict it gives {shown(now)}"
+        raise InputError(field, problem, "Restore in load_state_dict all that state_dict returns")
+
+
+def _difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] | None:
+    """Return the first place where two values of JSON differ, and both values there; ``None`` if nowhere."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        pairs = [(name, one[name], other[name]) for name in one]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = [(str(index), *both) for index, both in enumerate(zip(one, other, strict=True))]
+    else:
+        return None if one == other else (place, one, other)
+    found = (_difference(*both, f"{place}.{name}" if place else name) for name, *both in pairs)
+    return next(filter(None, found), None)
