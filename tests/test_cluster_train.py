@@ -34,7 +34,8 @@ def test_a_failed_run_is_kept_if_an_update_is_saved(tmp_path, saved, stays):
     said = str(directory.after_failure("the learner is lost"))
     directory.unlock()
     assert said.startswith("the learner is lost. ")
-    assert ("--resume" in said) == stays
+    assert ("--resume" in said) == ("up to update 1 is saved" in said) == stays
+    assert ("No update is saved yet" in said) != stays
     assert (tmp_path / "run").exists() == stays
 
 
@@ -55,7 +56,7 @@ def test_a_run_that_fails_at_its_start_ends_with_one_line_and_leaves_no_director
     config = load_config(str(tmp_path / "config.toml"), {"model.threads": "1"})
     with pytest.raises(SparringError) as caught:
         train(config, tmp_path / "run", Console())
-    assert str(caught.value).endswith("Nothing has been learned yet, so nothing is kept")
+    assert str(caught.value).endswith("No update is saved yet, so nothing is kept")
     assert "Ray has not been started yet" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

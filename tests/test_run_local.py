@@ -498,7 +498,9 @@ def test_a_run_that_fails_after_its_first_checkpoint_keeps_it_and_says_how_to_co
     path = tmp_path / "run"
     with pytest.raises(SparringError, match="engine and learner disagree") as raised:
         run(configure(model, learning__max_mismatch="1e-9"), path)
-    assert str(raised.value).endswith(f"continue with: sparring train --resume {path}")
+    assert str(raised.value).endswith(
+        f". No update is saved yet; continue with: sparring train --resume {path}"
+    )
     assert RunDirectory.open(path).saved_steps() == [0]
 
 

@@ -152,7 +152,7 @@ def test_one_that_cannot_start_ends_the_run_in_one_line(model, tmp_path, monkeyp
         raise SparringError("vLLM did not start: no memory")
 
     monkeypatch.setattr(StandInVLLM, "start", failing)
-    with pytest.raises(SparringError, match=r"vLLM did not start: no memory\. Nothing has been learned yet"):
+    with pytest.raises(SparringError, match=r"vLLM did not start: no memory\. No update is saved yet"):
         run(configure(model, **OPPONENTS | VLLM), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -209,7 +209,7 @@ class RunDirectory:
 
         A directory that a resume can start from stays: one with a checkpoint, or with an update on a cluster.
         """
-        if not self._made or not self.path.exists() or self._has_learned() or self.saved_steps():
+        if not self._made or not self.path.exists() or self._newest() or self.saved_steps():
             return False
         if self.epoch is not None and self.epoch.is_over():
             return False
@@ -222,8 +222,9 @@ class RunDirectory:
         of_sink = foreign.relative_to(self.path).parts[0] in SINKS
         return not (of_sink and self._is_new)
 
-    def _has_learned(self) -> bool:
-        return any(self.saved_updates()) or any(self.saved_steps())
+    def _newest(self) -> int:
+        """Return the newest update that is saved; 0 if none is."""
+        return max([*self.saved_updates(), *self.saved_steps()], default=0)
 
     def after_failure(self, problem: str) -> SparringError:
         """Return the error of a run that stopped for ``problem``; a run that cannot be resumed is removed.
@@ -231,12 +232,13 @@ class RunDirectory:
         The error says how to continue, unless another process has done so.
         """
         if self.remove_new():
-            return SparringError(f"{problem}. Nothing has been learned yet, so nothing is kept")
+            return SparringError(f"{problem}. No update is saved yet, so nothing is kept")
         if self.path.exists() and self.epoch is not None and self.epoch.is_over():
             return SparringError(problem)
         with suppress(OSError):  # the disk may be full, which may be the problem
             note_failure(self.path, problem)
-        saved = "What was learned is saved" if self._has_learned() else "Nothing has been learned yet"
+        newest = self._newest()
+        saved = f"What was learned up to update {newest} is saved" if newest else "No update is saved yet"
         return SparringError(
             f"{problem}. {saved}; continue with: {shell_command('train', '--resume', self.path)}"
         )
