@@ -82,6 +82,14 @@ def test_a_game_that_fails_only_after_some_moves_is_found(moves, tmp_path, monke
         rehearsed(tmp_path, method)
 
 
+def test_a_game_that_never_ends_is_noted(tmp_path):
+    rehearsed(tmp_path, "def apply(self, action): return True")
+    (note,) = rehearse(load_config(str(tmp_path / "mine.toml"), {"envs.0.max_turns": "7"})).notes
+    assert note.startswith("no game of Mine with random moves has ended within 7 turns;")
+    rehearsed(tmp_path, "pass")
+    assert rehearse(load_config(str(tmp_path / "mine.toml"), {})).notes == []
+
+
 def test_a_slow_game_of_ones_own_is_played_once(tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "MORE_SECONDS", -1.0)
     rehearsed(tmp_path, "def apply(self, action): return super().apply(action)")
@@ -233,6 +241,30 @@ def test_a_template_that_fails_is_one_line(tmp_path, monkeypatch, capsys):
         "error: envs: an episode of kuhn_poker with made-up answers failed: messages failed"
     )
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "extract", "said"),
+    [
+        ("action", "(text, True)", ""),
+        ("action.upper()", "(text, True)", ""),
+        ("f'<{action}>'", "(text, True)", "gives the answer '<1>' for the move '1', and reads '<1>' in it"),
+        ("action", "(text[1:], True)", "for the move '1', and reads '' in it"),
+        ("action", "(text, False)", "and reads '1' in it, which it finds ill-formed"),
+    ],
+)
+def test_a_template_that_does_not_read_its_own_answers_is_one_line(tmp_path, answer, extract, said):
+    (tmp_path / "terse.py").write_text(
+        "from sparring.envs.templates import PromptTemplate\n"
+        "class Terse(PromptTemplate):\n    name, strict = 'terse', True\n"
+        "    def messages(self, game, pid):\n        return [{'role': 'user', 'content': 'Move:'}]\n"
+        f"    def answer(self, action):\n        return {answer}\n"
+        f"    def extract(self, text):\n        return {extract}\n"
+    )
+    (tmp_path / "mine.toml").write_text('[[envs]]\nid = "tests_game.py:Count"\ntemplate = "terse.py:Terse"\n')
+    (tmp_path / "tests_game.py").write_text("from failing_code import Count\n")
+    with pytest.raises(InputError, match=re.escape(said)) if said else nullcontext():
+        rehearse(load_config(str(tmp_path / "mine.toml"), {}))
 
 
 KEEPS = """

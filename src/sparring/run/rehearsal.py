@@ -222,10 +222,21 @@ class _Prompter(PromptTemplate):
         self.seen: set[str] = set()
 
     def messages(self, game: Game, pid: int) -> Messages:
-        """Note the legal answers."""
-        self.legal = [self.template.answer(move) for move in game.legal_actions() or []]
+        """Note the legal answers; raise an EpisodeError if one is not read as its move."""
+        moves = game.legal_actions() or []
+        self.legal = [self.template.answer(move) for move in moves]
+        for move, answer in zip(moves, self.legal, strict=True):
+            if answer not in self.seen:
+                self._check(move, answer)
         self.seen.update(self.legal)
         return self.template.messages(game, pid)
+
+    def _check(self, move: str, answer: str) -> None:
+        read, well_formed = self.template.extract(answer)
+        if not well_formed or read.strip().casefold() != move.strip().casefold():
+            form = "" if well_formed else ", which it finds ill-formed"
+            said = f"the template {self.name} gives the answer {shown(answer)} for the move {shown(move)}"
+            raise EpisodeError(f"{said}, and reads {shown(read)} in it{form}")
 
     def extract(self, text: str) -> tuple[str, bool]:
         """As the template."""
@@ -244,18 +255,25 @@ async def _games(config: Config, rehearsal: Rehearsal) -> None:
         rehearsal.found.append(f"one episode of {env.name} with made-up answers")
     _through_a_buffer(config, trajectories)
     own = [env for env in envs if library_of(env.id) == "python"]
-    if more := await _more_games(config, own, end):
-        rehearsal.found.append(f"{counted(more, 'more episode')} of your own, with other answers")
+    more = await _more_games(config, own, end)
+    if more:
+        rehearsal.found.append(f"{counted(len(more), 'more episode')} of your own, with other answers")
+    for name in dict.fromkeys(name for name, _ in more):
+        if not any(ended for one, ended in more if one == name):
+            turns = min(MOST_TURNS, *(env.max_turns for env in own if env.name == name))
+            unended = f"no game of {name} with random moves has ended within {counted(turns, 'turn')}"
+            rehearsal.notes.append(f"{unended}; a game that max_turns ends is a draw")
 
 
-async def _more_games(config: Config, own: list[GameSettings], end: float) -> int:
-    """Play the user's own games again, in turn, until a time; return how many were played."""
-    turns = [(number, env) for number in range(MORE_GAMES) for env in own]
-    for played, (number, env) in enumerate(turns):
+async def _more_games(config: Config, own: list[GameSettings], end: float) -> list[tuple[str, bool]]:
+    """Play the user's own games again, in turn, until a time; return their names and whether they ended."""
+    played = list[tuple[str, bool]]()
+    for number, env in ((number, env) for number in range(MORE_GAMES) for env in own):
         if time.monotonic() > end:
-            return played
-        await _game(config, env, derive_seed(config.seed, "rehearsal", number), Rehearsal())
-    return len(turns)
+            break
+        result = await _game(config, env, derive_seed(config.seed, "rehearsal", number), Rehearsal())
+        played.append((env.name, not result.rollout.extras.get("truncated")))
+    return played
 
 
 async def _game(config: Config, env: GameSettings, seed: int, rehearsal: Rehearsal) -> GenerateResult:
