@@ -235,6 +235,25 @@ def test_a_loss_that_cannot_work_is_one_line_before_the_run_begins(files, model,
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        (
+            "def state(self): return {'seen': 3}",
+            r"OneOwn.state returned \{'seen': 3\}, not dense tensors by name",
+        ),
+        ("def state(self): return [3]", r"OneOwn.state returned \[3\], not a dict"),
+        ("def state(self): return {'seen': self.seen}", "the state of OneOwn failed: AttributeError"),
+        ("def load_state(self, state): self.seen = state['seen']", "the state of OneOwn failed: KeyError"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_one_line_before_the_run_begins(files, model, method, line):
+    changes = {"model.name": str(model), **own_loss(files, "logprobs_S.sum()")}
+    (files / "own.py").write_text(f"{(files / 'own.py').read_text()}\n    {method}\n")
+    with pytest.raises(InputError, match=f"^learning.algorithm.path: {line}"):
+        check_config(load_config("sticks.toml", changes))
+
+
 @pytest.mark.parametrize("returned", ["tokens.behavior_S.sum()", "logprobs_S.summ()", "logprobs.sum()"])
 def test_a_misspelt_name_is_found_whatever_an_update_prepares(files, model, returned):
     changes = {"model.name": str(model), **own_loss(files, returned)}

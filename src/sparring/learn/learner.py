@@ -15,10 +15,10 @@ from sparring.config.learning import LearningSettings
 from sparring.config.model import InferenceSettings
 from sparring.core import InputError, SparringError, TrainingRecord, derive_seed
 from sparring.core.adapters import reference_of
-from sparring.core.errors import shown
-from sparring.core.own_code import method_of, returned
+from sparring.core.own_code import method_of
 from sparring.core.records import without_zero_advantages
 from sparring.learn.algorithms import BaseAlgo
+from sparring.learn.algorithms.base import copies_of, state_of_algorithm
 from sparring.learn.batch import AnswerTable, Batch, MiniBatch, epochs_of
 from sparring.learn.checkpoints import WEIGHTS, load_training_tensors, part_of, training_tensors
 from sparring.learn.critic import Critic
@@ -287,7 +287,7 @@ class Learner:
 
     @contextmanager
     def _unchanged_by_failure(self, several: bool) -> Iterator[None]:
-        measured = _state_of(self.algorithm)
+        measured = state_of_algorithm(self.algorithm)
         before = None
         if several or self.critic is not None:
             before = training_tensors(self.policy, self.adapter, self.optimizer, self.critic)
@@ -330,7 +330,7 @@ class Learner:
         if self.reference is not None:
             weights = self.policy.adapter_state(self.reference.name)
             tensors |= {REFERENCE_PREFIX + key: value for key, value in weights.items()}
-        state = _state_of(self.algorithm)
+        state = state_of_algorithm(self.algorithm)
         return tensors | {ALGORITHM_PREFIX + key: value for key, value in state.items()}
 
     def start_again(self, tensors: dict[str, Tensor]) -> None:
@@ -351,7 +351,7 @@ class Learner:
         of another adapter or algorithm, or has no reference.
         """
         load_training_tensors(self.policy, self.adapter, self.optimizer, tensors, self.critic)
-        self.algorithm.load_state(_copies(part_of(tensors, ALGORITHM_PREFIX)))
+        self.algorithm.load_state(copies_of(part_of(tensors, ALGORITHM_PREFIX)))
         if self.reference is not None:
             weights = part_of(tensors, REFERENCE_PREFIX)
             if not weights:
@@ -370,19 +370,6 @@ def with_weights(tensors: dict[str, Tensor], weights: dict[str, Tensor]) -> dict
     """Return the tensors of a learner that begins with other weights, which are its reference too."""
     named = {prefix + key: value for prefix in (WEIGHTS, REFERENCE_PREFIX) for key, value in weights.items()}
     return tensors | {name: value for name, value in named.items() if name in tensors}
-
-
-def _state_of(algorithm: BaseAlgo) -> dict[str, Tensor]:
-    state, source = algorithm.state(), method_of(algorithm, "state")
-    for name, tensor in returned(state, dict, source).items():
-        plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_meta
-        if not isinstance(name, str) or not plain:
-            raise SparringError(f"{source} returned {shown(state)}, not dense tensors by name")
-    return _copies(state)
-
-
-def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}
 
 
 def _packed(epochs: list[list[MiniBatch]]) -> list[Batch]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from sparring.config.algorithms import LossSettings
-from sparring.core import InputError, TrainingRecord
+from sparring.core import InputError, SparringError, TrainingRecord
 from sparring.core.adapters import reference_of
 from sparring.core.errors import shown
+from sparring.core.own_code import method_of, returned
 from sparring.learn.algorithms.terms import (
     Mismatch,
     cross_entropy,
@@ -346,3 +347,18 @@ class BaseAlgo(ABC):
 
     def _adapter_of(self, name: str) -> str:
         return reference_of(self.adapter) if name == "reference" else BASE
+
+
+def state_of_algorithm(algorithm: BaseAlgo) -> dict[str, Tensor]:
+    """Return copies of an algorithm's state; raise a SparringError unless it is dense tensors by name."""
+    state, source = algorithm.state(), method_of(algorithm, "state")
+    for name, tensor in returned(state, dict, source).items():
+        plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_meta
+        if not isinstance(name, str) or not plain:
+            raise SparringError(f"{source} returned {shown(state)}, not dense tensors by name")
+    return copies_of(state)
+
+
+def copies_of(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of tensors on the CPU, without gradients."""
+    return {name: tensor.detach().clone().cpu() for name, tensor in tensors.items()}

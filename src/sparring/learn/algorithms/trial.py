@@ -10,11 +10,11 @@ from sparring.config.learning import LearningSettings
 from sparring.core import InputError, SparringError
 from sparring.core.errors import first_line
 from sparring.core.own_code import method_of, own_code, returned
-from sparring.learn.algorithms.base import BaseAlgo
+from sparring.learn.algorithms.base import BaseAlgo, state_of_algorithm
 from sparring.learn.batch import Tokens
 from sparring.learn.policy import TRAINED, PolicyModel
 
-CALLED = {"__init__", "loss", "aggregate", "correct", "add_metric"}
+CALLED = {"__init__", "loss", "aggregate", "correct", "add_metric", "state", "load_state"}
 """The methods that a trial may call. In any other an algorithm may prepare what its loss needs."""
 
 
@@ -30,8 +30,8 @@ class _NoModel:
 
 
 def try_loss(algorithm: BaseAlgo, settings: LearningSettings, field: str) -> str:
-    """Compute an algorithm's loss and gradient on five made-up tokens of two answers, and return why that
-    says nothing; empty if all went well.
+    """Compute an algorithm's loss and gradient on five made-up tokens of two answers, load its state, and
+    return why that says nothing; empty if all went well.
 
     Args:
         algorithm: an algorithm for this trial only, since it may keep what it sees.
@@ -77,6 +77,8 @@ def _compute(algorithm: BaseAlgo, several_steps: bool) -> None:
         torch.autograd.backward(loss)
     if not math.isfinite(float(loss.detach())):
         raise SparringError(f"{name} returned {float(loss.detach())} for made-up tokens")
+    with own_code(f"the state of {type(algorithm).__name__} failed"):
+        algorithm.load_state(state_of_algorithm(algorithm))
 
 
 def _made_up(several_steps: bool) -> Tokens:
