@@ -394,5 +394,6 @@ def _difference(one: Any, other: Any, place: str = "") -> tuple[str, Any, Any] |
         pairs = [(str(index), *both) for index, both in enumerate(zip(one, other, strict=True))]
     else:
         return None if one == other else (place, one, other)
-    found = (_difference(*both, f"{place}.{name}" if place else name) for name, *both in pairs)
+    inside = f"{place}." if place else ""
+    found = (_difference(first, second, f"{inside}{name}") for name, first, second in pairs)
     return next(filter(None, found), None)
