@@ -22,8 +22,6 @@ from sparring.core import (
     EpisodeRequest,
     GenerateResult,
     InputError,
-    Messages,
-    MockInferenceClient,
     SparringError,
     TrainingBatch,
     Trajectory,
@@ -31,7 +29,6 @@ from sparring.core import (
     trajectories_of,
 )
 from sparring.core.adapters import BUNDLED_MODEL
-from sparring.core.client import ModelResponse
 from sparring.core.errors import first_line, frames_of, module_of, shown
 from sparring.core.own_code import (
     awaitable,
@@ -47,13 +44,12 @@ from sparring.core.play import PlaySpec, trajectories_of_roles
 from sparring.core.text import counted
 from sparring.core.types import AgentSpec
 from sparring.envs.catalog import library_of
-from sparring.envs.game import Game
 from sparring.envs.game_episode import build_episode
-from sparring.envs.templates import PromptTemplate
 from sparring.learn.model_files import model_directory, unconverted_template
 from sparring.learn.model_fit import Call, answer_tokens, check_model_fits, check_template
 from sparring.run.answer_lengths import answer_limits, notes_on_lengths
 from sparring.run.evaluation_opponents import evaluation_opponents
+from sparring.run.made_up import MadeUp, Prompter
 from sparring.run.programs import build_program, measured
 from sparring.run.rewards import build_buffer
 
@@ -64,8 +60,6 @@ _GRACE_SECONDS = 0.5
 MORE_GAMES, MORE_SECONDS = 31, 2.0
 """How often the user's own games are played again, and until when: some fail after rare moves only."""
 MOST_TURNS = 100
-MOST_CALLS = 1000
-"""How many calls of the model are kept: an endless conversation makes ever longer ones."""
 
 
 @dataclass
@@ -175,78 +169,6 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> "Future[None]
     return outcome
 
 
-class _MadeUp(MockInferenceClient):
-    """Answers by a function, likes all listed answers alike, and remembers its first questions."""
-
-    def __init__(self, answer: Callable[[], str], calls: list[Call], max_tokens: int) -> None:
-        super().__init__(lambda messages, seed: answer())
-        self.remembered = calls
-        self.default = max_tokens
-
-    async def complete(
-        self,
-        messages: Messages,
-        temperature: float = 1.0,
-        max_tokens: int | None = None,
-        *args: Any,
-        **options: Any,
-    ) -> ModelResponse:
-        """Return an answer; see the class."""
-        self._remember(messages, max_tokens or self.default)
-        return await super().complete(messages, temperature, max_tokens, *args, **options)
-
-    async def give(self, messages: Messages, text: str, *args: Any, **options: Any) -> ModelResponse:
-        """Return the answer that is given."""
-        self._remember(messages, self.default)
-        return await super().give(messages, text, *args, **options)
-
-    async def score(
-        self, messages: Messages, completions: list[str], *, model: str | None = None
-    ) -> list[float]:
-        """Return one log-probability for each completion."""
-        self._remember(messages, 1)
-        return [-1.0] * len(completions)
-
-    def _remember(self, messages: Messages, max_tokens: int) -> None:
-        if len(self.remembered) < MOST_CALLS:
-            self.remembered.append((messages, max_tokens))
-
-
-class _Prompter(PromptTemplate):
-    """A template that remembers which answers would be legal moves now, and which were seen."""
-
-    def __init__(self, template: PromptTemplate) -> None:
-        self.template = template
-        self.name, self.strict, self.stop = template.name, template.strict, template.stop
-        self.legal: list[str] = []
-        self.seen: set[str] = set()
-
-    def messages(self, game: Game, pid: int) -> Messages:
-        """Note the legal answers; raise an EpisodeError if one is not read as its move."""
-        moves = game.legal_actions() or []
-        self.legal = [self.template.answer(move) for move in moves]
-        for move, answer in zip(moves, self.legal, strict=True):
-            if answer not in self.seen:
-                self._check(move, answer)
-        self.seen.update(self.legal)
-        return self.template.messages(game, pid)
-
-    def _check(self, move: str, answer: str) -> None:
-        read, well_formed = self.template.extract(answer)
-        if not well_formed or read.strip().casefold() != move.strip().casefold():
-            form = "" if well_formed else ", which it finds ill-formed"
-            said = f"the template {self.name} gives the answer {shown(answer)} for the move {shown(move)}"
-            raise EpisodeError(f"{said}, and reads {shown(read)} in it{form}")
-
-    def extract(self, text: str) -> tuple[str, bool]:
-        """As the template."""
-        return self.template.extract(text)
-
-    def answer(self, action: str) -> str:
-        """As the template."""
-        return self.template.answer(action)
-
-
 async def _games(config: Config, rehearsal: Rehearsal) -> None:
     trajectories, envs, end = [], [*config.envs, *config.evaluation.envs], time.monotonic() + MORE_SECONDS
     for env in envs:
@@ -278,9 +200,9 @@ async def _more_games(config: Config, own: list[GameSettings], end: float) -> li
 
 async def _game(config: Config, env: GameSettings, seed: int, rehearsal: Rehearsal) -> GenerateResult:
     episode, draw = build_episode(env), random.Random(seed)
-    episode.template = template = _Prompter(episode.template)
+    episode.template = template = Prompter(episode.template)
     episode.max_turns = min(episode.max_turns, MOST_TURNS)
-    client = _MadeUp(
+    client = MadeUp(
         lambda: draw.choice(template.legal or ["a made-up answer"]),
         rehearsal.calls,
         config.inference.max_tokens,
@@ -307,7 +229,7 @@ def _raised(extras: dict[str, Any]) -> str:
 async def _program(config: Config, rehearsal: Rehearsal) -> None:
     arena = build_program(config)
     assert arena is not None
-    arena.client = _MadeUp(lambda: "a made-up answer", rehearsal.calls, config.inference.max_tokens)
+    arena.client = MadeUp(lambda: "a made-up answer", rehearsal.calls, config.inference.max_tokens)
     arena.episode_timeout, arena.retries = 2 * LIMIT_SECONDS, 0
     name = config.play.names[0]
     await called(arena.startup, "the program's startup", "program")
