@@ -350,7 +350,9 @@ class BaseBuffer(ABC):
         given = {id(step): (step.info, step.reward) for step in judged}
         with own_code():
             kept = self.sampling_reward_transformation(judged)
-        if not isinstance(kept, list) or not given.keys() >= set(map(id, kept)):
+        if not isinstance(kept, list):
+            raise SparringError(f"the sampling transforms returned {shown(kept)}, not a list of steps")
+        if not given.keys() >= set(map(id, kept)):
             raise SparringError(
                 "the sampling transforms returned other steps than they were given; return those, not copies"
             )

@@ -12,7 +12,7 @@ from sparring.core.credit.assigners import CreditAssigner, GRPOCredit, assign, t
 from sparring.core.episode_runner import EpisodeRunner
 from sparring.core.errors import InputError, SparringError
 from sparring.core.garbage_collection import infrequent_garbage_collection
-from sparring.core.own_code import list_of, method_of, returned, state_of
+from sparring.core.own_code import check_is_awaited, list_of, method_of, returned, state_of
 from sparring.core.played import check_played
 from sparring.core.records import check_batch, records_of, rewarded_without_step, summary_of, why_empty
 from sparring.core.seeds import derive_seed
@@ -149,7 +149,8 @@ class Arena(EpisodeRunner):
 
         Training calls it after :meth:`begin_step` and the episodes, not :meth:`play_step`.
         """
-        self.adjust_rewards(results)
+        nothing = self.adjust_rewards(results)  # type: ignore[func-returns-value]  # or own code is async
+        check_is_awaited(nothing, method_of(self, "adjust_rewards"))
         ids = [rollout.id for rollout in trained_rollouts(results) if rollout.steps]
         if len(set(ids)) < len(ids):
             raise SparringError("several rollouts have the same id, so their advantages are mixed up")

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,13 @@ def message_of(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as a short text of one line, whatever its own ``__repr__`` does."""
+    """Return a value as a short text of one line, whatever its own ``__repr__`` does.
+
+    A coroutine, which nobody can await any more, says what to write instead.
+    """
+    if inspect.iscoroutine(value):
+        value.close()
+        return f"a coroutine ({value.__qualname__} must be def, not async def)"
     try:
         names_a_file = isinstance(value, OSError) and value.filename is not None  # which its repr leaves out
         text = one_line(f"{type(value).__name__}: {value}" if names_a_file else repr(value))

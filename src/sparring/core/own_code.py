@@ -205,7 +205,7 @@ def returned(value: object, kind: type[Kind], source: str) -> Kind:
     kind."""
     if isinstance(value, kind):
         return value
-    _check_is_awaited(value, source)
+    check_is_awaited(value, source)
     article = "an" if kind.__name__[0] in "AEIOUaeiou" else "a"
     raise EpisodeError(f"{source} returned {shown(value)}, not {article} {kind.__name__}")
 
@@ -253,7 +253,7 @@ def _check_names(value: object) -> None:
 
 def truth(value: object, source: str) -> bool:
     """Return ``value``, which the method ``source`` has returned, as true or false; 1 and 0 count too."""
-    _check_is_awaited(value, source)
+    check_is_awaited(value, source)
     if value not in (True, False):
         raise EpisodeError(f"{source} returned {shown(value)}, not true or false")
     return bool(value)
@@ -261,8 +261,6 @@ def truth(value: object, source: str) -> bool:
 
 def list_of(kind: type[Kind], value: object, source: str) -> list[Kind]:
     """Return ``value`` as a list; raise an EpisodeError if it is no list or tuple of that kind."""
-    if inspect.iscoroutine(value):
-        value.close()
     if not isinstance(value, list | tuple) or not all(isinstance(one, kind) for one in value):
         raise EpisodeError(f"{source} is not a list of {kind.__name__}s, but {shown(value)}")
     return list(value)
@@ -294,7 +292,8 @@ def loggable(value: object) -> object:
     return value
 
 
-def _check_is_awaited(value: object, source: str) -> None:
+def check_is_awaited(value: object, source: str) -> None:
+    """Raise an EpisodeError if the method ``source``, which nobody awaits, has returned a coroutine."""
     if inspect.iscoroutine(value):
         value.close()
         raise EpisodeError(f"{source} is async, but is not awaited; write it with def")

@@ -57,7 +57,7 @@ class CheckedGame(Game):
         if actions is None:
             return None
         moves = [self._text("legal_actions", action) for action in self._kind("legal_actions", actions, list)]
-        if not self.game.done:
+        if not self.done:
             check_moves(moves, method_of(self.game, "legal_actions"))
         return moves
 
