@@ -60,6 +60,8 @@ def test_moves_that_nobody_can_make_are_said_as_they_are(moves, said, tmp_path):
     ("rewards", "said"),
     [
         ("{0: 1.0}", "gave no reward to player 1"),
+        ("{0: 1.0, 1: -1.0, 2: 0.0}", "rewards 2, no player of 0 to 1"),
+        ("{0: 1.0, 1: -1.0, '0': 0.0}", "rewards '0', no player of 0 to 1"),
         ("[1.0, -1.0]", "Mine._own_rewards returned [1.0, -1.0], not a dict"),
         ("{0: '1', 1: -1.0}", "for player 0 gave '1', which is not a finite number"),
         ("{0: float('nan'), 1: 0.0}", "for player 0 gave nan, which is not a finite number"),

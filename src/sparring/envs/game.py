@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sparring.core import EpisodeError
+from sparring.core.errors import shown
 from sparring.core.own_code import method_of, own_failure, returned
 from sparring.core.played import finite_reward
 
@@ -150,6 +151,9 @@ class Game(ABC):
         missing = set(range(self.num_players)) - set(rewards)
         if missing:
             raise EpisodeError(f"{self.env_id} gave no reward to player {min(missing)}")
+        if unknown := [pid for pid in rewards if pid not in range(self.num_players)]:
+            last = self.num_players - 1
+            raise EpisodeError(f"{self.env_id} rewards {shown(unknown[0])}, no player of 0 to {last}")
         return {
             pid: finite_reward(rewards[pid], f"{self.env_id} for player {pid}")
             for pid in range(self.num_players)
