@@ -90,6 +90,7 @@ def draw(entries: Mapping[str, ComparedEntry], path: Path) -> None:
     """Write a panel a paper: one figure, each seed and the mean."""
     from matplotlib import pyplot  # of the extra dev; the table needs none of it
 
+    pyplot.rcParams["svg.hashsalt"] = "papers"  # the same figures give the same bytes
     figure, panels = pyplot.subplots(-(-len(entries) // 3), 3, figsize=(9, 9), squeeze=False)
     for panel in panels.flat[len(entries) :]:
         panel.axis("off")
