@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collectors import FlakyClient, Playing, assert_drawn_as
 from sparring.core import MockInferenceClient
 from sparring.population import ModelPool, SamplingRule
-from sparring.population.meta_strategies import nash_of_columns
+from sparring.population.meta_strategies import meta_strategy, nash_of_columns
 from sparring.population.payoff_games import PayoffGames
 
 BEATS = {("rock", "scissors"), ("scissors", "paper"), ("paper", "rock")}
@@ -305,3 +305,19 @@ def test_with_a_policy_for_each_seat_who_may_have_both_is_weighed_by_what_each_s
         assert mixture == pytest.approx(list(nash_of_columns(matrix_RC)), abs=1e-3)
         drawn = Counter(pool.sample(rule.sides[1 - seat], None, rule.sides[seat]) for _ in range(40))
         assert {*drawn} <= {uid for uid, weight in zip(may_sit[seat], mixture, strict=True) if weight}
+
+
+@given(st.lists(st.integers(-30, 30), min_size=1, max_size=8), st.sampled_from([0.1, 0.3, 1e-3, 7.7]))
+def test_members_that_earn_the_same_are_drawn_alike_whatever_their_rewards_round_to(rewards, unit):
+    """0.1 + 0.1 + 0.1 - 0.3 is 2.8e-17, but no member is better for it."""
+    games = PayoffGames(2 * len(rewards) + 2)
+    table, even = games.table, [*rewards, -sum(rewards)]
+    for first, second in (("a", "b"), ("b", "a")):
+        for reward in even:
+            table.append((first, second), (reward * unit, -reward * unit))
+    assert games.mixture(["a", "b"]) == [0.5, 0.5]
+    for strategy in ("nash", "alpharank"):
+        assert list(meta_strategy(strategy, table.matrix(["a", "b"]).mean_MM)) == pytest.approx(
+            [0.5, 0.5], abs=1e-6
+        )
+    assert games.mixture(["a", "b"], ["a", "b"], seat=1) == [0.5, 0.5]

@@ -116,9 +116,10 @@ class PayoffGames:
         payoffs_RC = np.zeros((len(rivals), len(uids)))
         for row, rival in enumerate(rivals):
             for column, uid in enumerate(uids):
-                games = self.table.payoff(*((uid, rival) if seat == 0 else (rival, uid)))
-                if games.games:
-                    payoffs_RC[row, column] = (games.mean(1 - seat) - games.mean(seat)) / 2
+                seating = (uid, rival) if seat == 0 else (rival, uid)
+                if self.table.payoff(*seating).games:
+                    earned, lost = (self.table.mean(seating, one) for one in (1 - seat, seat))
+                    payoffs_RC[row, column] = (earned - lost) / 2
         return payoffs_RC
 
     def unplayed_pairs(self, uids: Sequence[str], may_sit: MaySit = anybody) -> int:

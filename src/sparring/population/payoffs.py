@@ -141,6 +141,10 @@ class PayoffTable:
         """Return the payoff of a seating; an empty one if it was not played."""
         return self._payoffs.get(seating) or Payoff.empty(len(seating))
 
+    def mean(self, seating: Sequence[str], seat: int) -> float:
+        """Return the mean reward of a seat; NaN without games."""
+        return self._exact(self.payoff(*seating).mean(seat))
+
     def items(self) -> Iterator[tuple[Seating, Payoff]]:
         """Return every seating with its payoff, in alphabetical order."""
         yield from sorted(self._payoffs.items())
@@ -296,12 +300,21 @@ class PayoffTable:
     def _mean_of_seats(self, played: Sequence[tuple[Seating, int]]) -> tuple[float, float]:
         if not played:
             return math.nan, math.inf
-        mean = sum(self.payoff(*seating).mean(seat) for seating, seat in played) / len(played)
+        mean = sum(self.mean(seating, seat) for seating, seat in played) / len(played)
         groups: dict[Seating, list[tuple[Seating, int]]] = {}
         for seating, seat in played:
             groups.setdefault(tuple(sorted(seating)), []).append((seating, seat))
         errors = [self._error_of_sum(group, one) for group, one in groups.items()]
-        return mean, math.hypot(*errors) / len(played)
+        return self._exact(mean), math.hypot(*errors) / len(played)
+
+    def _exact(self, mean: float) -> float:
+        """Return a mean without the rounding of its sum: who earned the same has the same mean.
+
+        Only 12 decimals of the largest reward are kept. Else a difference of 1e-17 decides a meta-strategy,
+        which is the same in every unit.
+        """
+        largest = max(map(abs, self.reward_range)) or 1.0
+        return round(mean, 12 - math.ceil(math.log10(largest)))
 
     def _error_of_sum(self, group: Seating, played: Sequence[tuple[Seating, int]]) -> float:
         games = sum(self.payoff(*seating).games for seating, _ in played)
