@@ -1,7 +1,9 @@
 """Games of libraries: 200 plays of five games each pay and end as in the library itself, and runs train."""
 
 import asyncio
+import os
 import random
+import subprocess
 import sys
 import warnings
 
@@ -78,6 +80,56 @@ async def test_games_pay_and_end_as_in_the_library_itself_under_the_same_moves(n
         assert extras["game_info"][0]["truncated"] is cut
         ends.add((tuple(rewards), cut))
     assert len(ends) > 1 or name.endswith(("connect", "CliffWalking-v1"))
+
+
+@pytest.mark.parametrize(("name", "settings", "own"), GAMES, ids=IDS)
+async def test_a_game_is_the_same_alone_and_in_an_object_that_others_have_used(name, settings, own):
+    env_id = with_options(name, settings)
+    (players,) = describe(env_id).players
+    game = GameEpisode(env_id, players, get_template("fewshot-chat"), max_turns=100)
+    agents = (
+        AgentSpec("script", "random") if build_environment(env_id).lists_moves else AgentSpec("policy"),
+    )
+    specs = [PlaySpec(game.name, players, agents * players, seed) for seed in range(24)]
+    slots = asyncio.Semaphore(4)
+
+    async def played(spec):
+        async with slots:
+            await asyncio.sleep(0)  # games of a library are played without a pause, else
+            extras = (await game.generate(with_moves(env_id), spec, {"seed": spec.seed})).rollout.extras
+        return [(turn["observation"], turn["action"]) for turn in extras["turns"]], extras["final_rewards"]
+
+    alone = [await played(spec) for spec in specs]
+    assert alone == await asyncio.gather(*map(played, specs))
+
+
+PROMPTS = """
+import random, sys
+from sparring.envs.environments import build_environment
+environment, draw = build_environment(sys.argv[1]), random.Random(3)
+for seed in range(3):
+    situation = environment.begin(seed)
+    while situation.observations:
+        player = next(iter(situation.observations))
+        print(situation.observations[player])
+        situation = environment.play({player: draw.choice(situation.moves[player])})
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if name.startswith("rlcard:")])
+def test_prompts_do_not_depend_on_the_order_of_a_set(name):
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", PROMPTS, name],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(said) == 1
+    assert b"," in said.pop()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 
 import rlcard
@@ -52,8 +53,9 @@ class RLCardEnvironment(BlockingEnvironment):
             fix = 'Name a function of a state, the environment and a player: "my_words.py:table"'
             raise InputError("env.options.render_text", f"RLCard has no text for {name}", fix)
         self._rules = rules or f"You play {name}."
+        self._name, self._settings = name, settings
         with own_code(f"{name} cannot be made", "env.id"):
-            self.env: Any = rlcard.make(name, {"seed": 0, **settings})
+            self.env = self._made(0)
         self.num_players = int(self.env.num_players)
         self._actions: dict[str, Any] = {}
 
@@ -61,9 +63,12 @@ class RLCardEnvironment(BlockingEnvironment):
         """Return the rules, and which player this is."""
         return f"{self._rules} You are player {player}."
 
+    def _made(self, seed: int) -> Any:
+        return rlcard.make(self._name, {**self._settings, "seed": seed % 2**31})
+
     def begin(self, seed: int) -> Situation:
-        """Begin a game."""
-        self.env.seed(seed % 2**31)
+        """Begin a game, in an object of its own: RLCard's keep the dealer and the bets of the last game."""
+        self.env = self._made(seed)
         return self._situation(*self.env.reset())
 
     def play(self, answers: dict[int, str]) -> Situation:
@@ -79,9 +84,10 @@ class RLCardEnvironment(BlockingEnvironment):
         numbers, names = [*state["legal_actions"]], [*dict.fromkeys(map(_name, state["raw_legal_actions"]))]
         if len(numbers) != len(names):  # RLCard merges some of its moves
             names = [*map(str, numbers)]
-        self._actions = dict(zip(names, numbers, strict=True))
-        text = with_moves(self.render_text(state, self.env, player), names)
-        return Situation({player: text}, {player: names})
+        moves = sorted(zip(names, numbers, strict=True), key=itemgetter(1))  # some come in the order of a set
+        self._actions = dict(moves)
+        text = with_moves(self.render_text(state, self.env, player), [*self._actions])
+        return Situation({player: text}, {player: [*self._actions]})
 
 
 def _name(action: Any) -> str:
