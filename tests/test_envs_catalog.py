@@ -30,6 +30,16 @@ from sparring.evaluation.nash_conv import states_of
         ("matrix_rps", 2, "env.id: matrix_rps cannot be played here: its players move at the same time"),
         ("mfg_garnet", 1, "env.id: mfg_garnet cannot be played here: it is a mean-field game"),
         ("kuhn_poker(playrs=3)", 3, "env.id: OpenSpiel rejects 'kuhn_poker(playrs=3)': Unknown parameter"),
+        ("nfg_game", 2, "env.id: OpenSpiel rejects 'nfg_game': map::at. Correct the game's parameters"),
+        ("efg_game", 2, "env.id: OpenSpiel rejects 'efg_game': "),
+        ("hanabi(players=9)", 9, "env.id: OpenSpiel rejects 'hanabi(players=9)': it is for 2 to 5 players"),
+        ("go(board_size=100)", 2, "env.id: OpenSpiel rejects 'go(board_size=100)': The current Go"),
+        (
+            "goofspiel(num_cards=4)",
+            2,
+            "env.id: goofspiel(num_cards=4) cannot be played here: its players move at the same time (wrap it: "
+            "turn_based_simultaneous_game(game=goofspiel(num_cards=4)))",
+        ),
         ("Countdown-v0-train", 1, "env.id: Countdown-v0-train cannot be played here: after an invalid move"),
         ("LightsOut-v0-train", 1, "env.id: LightsOut-v0-train cannot be played here: it never shows the"),
         ("TicTacToe-v0-raw", 2, "env.id: TicTacToe-v0-raw cannot be played here: its observations are not"),
@@ -40,9 +50,10 @@ from sparring.evaluation.nash_conv import states_of
         ),
     ],
 )
-def test_rejections_are_one_line_with_a_fix(env_id, players, line):
+def test_rejections_are_one_line_with_a_fix(env_id, players, line, capfd):
     with pytest.raises(InputError) as caught:
         make_game(env_id, players, 0)
+    assert capfd.readouterr().err == ""
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
     assert caught.value.fix

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from sparring.core import EpisodeError, InputError, derive_seed
+from sparring.core.errors import message_of
 from sparring.envs.game import Game
 from sparring.envs.known_ids import suggest
 from sparring.envs.openspiel_card_words import GoofspielWording, KuhnWording, LeducWording, LiarsDiceWording
@@ -72,16 +73,30 @@ def load_game(env_id: str) -> Any:
         raise InputError("env.id", f"OpenSpiel has no game {name!r}", suggest(name))
     try:
         with _without_stderr():
+            _check_players(env_id)
             game = pyspiel.load_game(env_id)
-    except pyspiel.SpielError as error:
-        line = str(error).strip().splitlines()[-1].rstrip(".")
+            game.new_initial_state()  # where some games look at their parameters first
+    except Exception as error:  # a SpielError, or one of C++
+        line = message_of(error).strip().splitlines()[-1].rstrip(".")
         raise InputError(
             "env.id", f"OpenSpiel rejects {env_id!r}: {line}", "Correct the game's parameters"
         ) from error
-    problem = not_playable_reason(game.get_type())
+    problem = not_playable_reason(game.get_type(), env_id)
     if problem:
         raise InputError("env.id", f"{env_id} cannot be played here: {problem}", "Choose a turn-based game")
     return game
+
+
+def _check_players(env_id: str) -> None:
+    """Raise a ValueError for a number of players that some games end the process for."""
+    import pyspiel
+
+    given = pyspiel.game_parameters_from_string(env_id)
+    (kind,) = (one for one in pyspiel.registered_games() if one.short_name == given["name"])
+    fewest, most = kind.min_num_players, kind.max_num_players
+    players = given.get("players", fewest)
+    if isinstance(players, int) and not fewest <= players <= most:
+        raise ValueError(f"it is for {fewest} to {most} players")
 
 
 def is_constant_sum(env_id: str) -> bool:
@@ -90,10 +105,11 @@ def is_constant_sum(env_id: str) -> bool:
     return kind.utility in (kind.Utility.ZERO_SUM, kind.Utility.CONSTANT_SUM)
 
 
-def not_playable_reason(game_type: Any) -> str:
+def not_playable_reason(game_type: Any, env_id: str = "") -> str:
     """Return why a ``pyspiel.GameType`` cannot be played turn by turn, or an empty string."""
     if game_type.dynamics == game_type.Dynamics.SIMULTANEOUS:
-        wrapped = f"{IN_TURNS}(game={game_type.short_name}())"
+        game = env_id or game_type.short_name
+        wrapped = f"{IN_TURNS}(game={game if game.endswith(')') else f'{game}()'})"
         return f"its players move at the same time (wrap it: {wrapped})"
     if game_type.dynamics == game_type.Dynamics.MEAN_FIELD:
         return "it is a mean-field game"
