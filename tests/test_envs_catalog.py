@@ -37,8 +37,8 @@ from sparring.evaluation.nash_conv import states_of
         (
             "goofspiel(num_cards=4)",
             2,
-            "env.id: goofspiel(num_cards=4) cannot be played here: its players move at the same time (wrap it: "
-            "turn_based_simultaneous_game(game=goofspiel(num_cards=4)))",
+            "env.id: goofspiel(num_cards=4) cannot be played here: its players move at the same time "
+            "(wrap it: turn_based_simultaneous_game(game=goofspiel(num_cards=4)))",
         ),
         ("Countdown-v0-train", 1, "env.id: Countdown-v0-train cannot be played here: after an invalid move"),
         ("LightsOut-v0-train", 1, "env.id: LightsOut-v0-train cannot be played here: it never shows the"),

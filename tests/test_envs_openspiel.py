@@ -136,7 +136,7 @@ def test_games_with_too_many_information_states_are_rejected():
 
 
 def test_a_rejected_game_prints_nothing_besides_its_error(capfd):
-    with pytest.raises(InputError, match=r"rejects 'kuhn_poker\(players=31\)': num_players_ = 31"):
+    with pytest.raises(InputError, match=r"rejects 'kuhn_poker\(players=31\)': it is for 2 to 10 players"):
         load_game("kuhn_poker(players=31)")
     assert capfd.readouterr() == ("", "")
 

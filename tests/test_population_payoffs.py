@@ -2,9 +2,11 @@ import csv
 import io
 import json
 import math
+import random
 import statistics
 from itertools import permutations, product
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from sparring.population import PayoffTable
 from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
+from sparring.population.payoff import Payoff
 from sparring.population.payoffs import NumberRanges
 
 UIDS = st.sampled_from(["a", "b", "ckpt-7"])
@@ -80,7 +83,7 @@ def test_a_loaded_table_shares_nothing_with_the_state():
     other.load_state_dict(state)
     other.add(1, ("a", "b"), (1.0, -1.0))
     assert table.state_dict() == state
-    assert table.payoff("a", "b").sums == [1.0, -1.0]
+    assert table.payoff("a", "b").games == 1
 
 
 def test_a_game_for_one_has_payoffs_too():
@@ -359,3 +362,40 @@ def test_a_group_of_three_has_the_error_of_its_rounds():
     score = table.score("a", "abc")
     assert score.mid == pytest.approx(np.mean(means))
     assert (score.high - score.mid) / 1.96 == pytest.approx(np.std(means, ddof=1) / 40**0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e9, 2.0**50])
+def test_a_small_spread_beside_large_rewards_is_known(offset):
+    rewards = [offset + one for one in (0.0, 1.0, -1.0, 1.0, 0.0, 1.0)]
+    table = table_of([(number, ("a", "b"), (one, -one), None) for number, one in enumerate(rewards)])
+    again = PayoffTable()
+    again.load_state_dict(json.loads(json.dumps(table.state_dict())))
+    for one in (table, again):
+        (own, _) = one.rows()
+        assert own["variance"] == pytest.approx(statistics.variance(one - offset for one in rewards))
+        assert own["mean"] == pytest.approx(offset + 1 / 3, abs=0.1)
+        played = one.payoff("a", "b")
+        near = (offset - 1.0, offset + 1.0)
+        assert played.deviation(0, near) == pytest.approx(statistics.stdev([0, 1, -1, 1, 0, 1, -1, 1]))
+
+
+def test_a_payoff_of_an_older_version_goes_on():
+    older = {"games": 2, "sums": [3.0], "squares": [5.0], "wins": [0], "draws": 2}
+    older |= {"invalid": [0], "failed": 0}
+    payoff = msgspec.convert(older, Payoff)
+    payoff.add([6.0], None)
+    assert (payoff.mean(0), payoff.variance(0)) == (3.0, pytest.approx(statistics.variance([1, 2, 6])))
+
+
+@pytest.mark.parametrize(("seats", "deals"), [(2, 2), (2, 3), (2, 8), (3, 1), (3, 2), (3, 6)])
+def test_intervals_of_a_few_deals_whose_luck_all_share_contain_the_mean(seats, deals):
+    draw, names, contained = random.Random(1), [f"m{place}" for place in range(seats)], 0
+    for trial in range(300):
+        table = PayoffTable()
+        for number, (deal, seating) in enumerate(product(range(deals), permutations(names))):
+            luck = random.Random(f"{trial} {deal}").gauss(0, 1)
+            rewards = [luck + draw.gauss(0, 1) for _ in seating]
+            table.add(number, seating, rewards, None, deal)
+        interval = table.score("m0", names)
+        contained += interval.low <= 0 <= interval.high
+    assert contained / 300 > 0.9

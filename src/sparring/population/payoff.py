@@ -7,10 +7,12 @@ the same for all of them, so the mean of a round varies less than the mean of as
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MOST = 0.9
 """Share of a group's games in complete rounds from which on the error is that of rounds; others failed."""
+FEWEST = 5
+"""Complete rounds of a group from which on they show how much rounds vary."""
 Seating = tuple[str, ...]
 """The uid of the member in each seat."""
 RewardRange = tuple[float, float]
@@ -23,12 +25,13 @@ class Payoff:
 
     Attributes:
         games: finished games; failed ones are not among them.
-        sums: the sum of each seat's rewards.
-        squares: the sum of their squares.
+        sums: the sum of what each seat's rewards are above its first one.
+        squares: the sum of the squares of that, which do not lose a small spread beside large rewards.
         wins: games in which the seat's reward was greater than every other.
         draws: games in which no seat's reward was greater than every other.
         invalid: games that an invalid move of the seat ended; they also count as any other game.
         failed: games that could not be finished.
+        first: each seat's first reward; zeros in what an older version counted, and empty without games.
     """
 
     games: int
@@ -38,6 +41,7 @@ class Payoff:
     draws: int
     invalid: list[int]
     failed: int
+    first: list[float] = field(default_factory=list)
 
     @classmethod
     def empty(cls, seats: int) -> "Payoff":
@@ -46,19 +50,25 @@ class Payoff:
 
     def add(self, rewards: Sequence[float], invalid_seat: int | None) -> None:
         """Count a finished game."""
+        if not self.first:
+            self.first = [0.0] * len(rewards) if self.games else [*rewards]
         self.games += 1
         best = max(rewards)
         single = sum(reward == best for reward in rewards) == 1
         self.draws += not single
         for seat, reward in enumerate(rewards):
-            self.sums[seat] += reward
-            self.squares[seat] += reward * reward
+            above = reward - self.first[seat]
+            self.sums[seat] += above
+            self.squares[seat] += above * above
             self.wins[seat] += single and reward == best
             self.invalid[seat] += seat == invalid_seat
 
     def mean(self, seat: int) -> float:
         """Return the seat's mean reward; NaN without games."""
-        return self.sums[seat] / self.games if self.games else math.nan
+        return self._first(seat) + self.sums[seat] / self.games if self.games else math.nan
+
+    def _first(self, seat: int) -> float:
+        return self.first[seat] if self.first else 0.0
 
     def variance(self, seat: int) -> float:
         """Return the variance of the seat's rewards with n - 1 in the denominator; NaN below two games."""
@@ -75,7 +85,7 @@ class Payoff:
         vanishes as games become many. Source of the idea, for shares: A. Agresti and B. Caffo, "Simple and
         effective confidence intervals for proportions", The American Statistician 54 (2000) 280-288.
         """
-        low, high = reward_range
+        low, high = (end - self._first(seat) for end in reward_range)
         count, total = self.games + 2, self.sums[seat] + low + high
         spread = self.squares[seat] + low * low + high * high - total * total / count
         return math.sqrt(max(0.0, spread) / (count - 1))
@@ -108,13 +118,18 @@ class Rounds:
     def error(self, group: Seating, uid: str, games: float) -> float | None:
         """Return the standard error of a member's mean reward over all orders of seats.
 
-        It is ``None`` if fewer than ``MOST`` of the ``games`` of each order are in complete rounds, or if no
-        round of any group ever ended otherwise: the rounds then say nothing of how much they vary.
+        It is ``None`` if there are fewer than ``FEWEST`` complete rounds, or fewer than ``MOST`` of the
+        ``games`` of each order are in them, or if no round of any group ever ended otherwise: the rounds then
+        say nothing of how much they vary.
         """
         means, (low, high) = self._means.get(group), self._range
-        if means is None or means.games < MOST * games or low == high:
+        if means is None or means.games < max(FEWEST, MOST * games) or low == high:
             return None
         return means.error(group.index(uid), self._range)
+
+    def are_few(self, group: Seating) -> bool:
+        """Return whether there are rounds, but too few to show how much they vary."""
+        return group in self._means and self._means[group].games < FEWEST
 
     def forget(self, uids: Collection[str]) -> None:
         """Delete the rounds of these members."""

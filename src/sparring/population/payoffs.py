@@ -325,7 +325,8 @@ class PayoffTable:
         by_seating: dict[Seating, float] = {}  # the seats of one game vary together
         for one, seat in played:
             by_seating[one] = by_seating.get(one, 0.0) + self.payoff(*one).error(seat, self.reward_range)
-        return math.hypot(*by_seating.values())
+        shared = self._rounds.are_few(group)  # games that share a deal vary together: at most by the sum
+        return sum(by_seating.values()) if shared else math.hypot(*by_seating.values())
 
 
 _FIGURES = ["games", "mean", "variance", "low", "high", "wins", "draws", "invalid", "failed"]
