@@ -475,6 +475,21 @@ def test_an_entry_that_cannot_be_measured_is_refused(tmp_path, entry, said):
         run_ladder(write_ladder(tmp_path, text), Path("out"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ('envs.0.id = "kuhn_poker(players=3)"\nenvs.0.num_players = 3', "one opponent, but kuhn is for 3"),
+        ("evaluation.games = 3", "evaluation.games of kuhn is 3, and a member plays at least 4"),
+    ],
+)
+def test_games_in_which_a_member_cannot_play_are_refused_before_anything_begins(tmp_path, fields, said):
+    text = 'seeds = [0]\nmeasure = "mean reward against random"\n[base]\nconfig = "kuhn"\n'
+    text += f"[games.kuhn]\n{fields}\n"
+    with pytest.raises(InputError, match=f"^entries.first.member: .*{said}"):
+        run_ladder(write_ladder(tmp_path, f'{text}[entries.first]\nmember = "always-first"\n'), Path("out"))
+    assert not Path("out").exists()
+
+
 def test_a_result_without_a_cell_of_the_ladder_cannot_be_compared(tmp_path, capsys):
     file = write_ladder(tmp_path, POLICIES)
     write_policy(

@@ -206,6 +206,13 @@ def test_more_profiles_than_can_be_solved_are_refused_before_anything_is_played(
     check_psro(config.model_copy(update={"psro": PsroSettings(iterations=4)}))
 
 
+def test_seeds_of_best_responses_that_would_be_too_large_are_refused_before_anything_is_played():
+    given = {"evaluation": {"every": 1}, "envs": [{"id": "kuhn_poker"}], "psro": {"iterations": 3}}
+    check_psro(Config.model_validate(given | {"seed": 2**53 - 3}))
+    with pytest.raises(InputError, match=rf"^seed: .* Give at most {2**53 - 3}"):
+        check_psro(Config.model_validate(given | {"seed": 2**53 - 2}))
+
+
 # Going on
 
 

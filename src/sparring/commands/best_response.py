@@ -14,7 +14,7 @@ from sparring.commands.model_source import ModelSource
 from sparring.config import Config
 from sparring.config.loading import differences_text, load_config
 from sparring.config.problems import read_settings
-from sparring.core import InputError
+from sparring.core import InputError, SparringError
 from sparring.core.adapters import BASE
 from sparring.evaluation.match import Mixture
 from sparring.evaluation.results import evaluated_steps
@@ -140,7 +140,22 @@ def train_to_the_end(config: Config, directory: Path, console: Console | None = 
         SparringError: the training had to stop.
     """
     console = console or Console(quiet=True)
-    run, progress = RunDirectory(directory), ConsoleProgress(console)
+    run = RunDirectory(directory)
+    try:
+        _train(config, run, console)
+    except InputError:
+        raise
+    except SparringError as error:  # which says how to continue the run alone
+        raise SparringError(f"{error}; or give this command again, which goes on to the end") from error
+    if is_trained(run, config):
+        return True
+    print_line(console, "or give this command again, which goes on to the end")
+    return False
+
+
+def _train(config: Config, run: RunDirectory, console: Console) -> None:
+    """Begin a run, or go on with it, unless it has ended."""
+    directory, progress = run.path, ConsoleProgress(console)
     if run.config_file.is_file():
         found = _check_same(config, directory)
         if not is_trained(run, config):
@@ -149,10 +164,6 @@ def train_to_the_end(config: Config, directory: Path, console: Console | None = 
         raise InputError("directory", f"{directory} exists and is not a run", "Name another directory")
     else:
         start_run(config, directory, console, runtime_of(config, progress))
-    if is_trained(run, config):
-        return True
-    print_line(console, "or give this command again, which goes on to the end")
-    return False
 
 
 def _changes(run: RunDirectory, found: Config, config: Config) -> dict[str, str | None]:

@@ -23,6 +23,7 @@ from sparring.commands.serving import Serve, serving
 from sparring.commands.tournament import hold, tournament_of
 from sparring.commands.venues import program_venue
 from sparring.config import Config
+from sparring.config.base import MOST_SEED
 from sparring.config.loading import differences_text
 from sparring.config.play import Games
 from sparring.config.population import PsroSettings
@@ -116,6 +117,10 @@ def check_psro(config: Config) -> Venue:
     """Return what a PSRO plays; raise an InputError if the configuration is for something else."""
     if config.league is not None:
         raise InputError("league", "PSRO has a population of its own", "Leave [league] out")
+    iterations = (config.psro or PsroSettings()).iterations
+    if config.seed + iterations > MOST_SEED:
+        problem = f"the seeds of {iterations} best responses follow {config.seed}"
+        raise InputError("seed", problem, f"Give at most {MOST_SEED - iterations}")
     if config.evaluation.envs:
         raise InputError("evaluation.envs", "PSRO is evaluated in the game that it plays", "Leave it out")
     if not isinstance(config.play, Games):

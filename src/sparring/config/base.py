@@ -66,6 +66,8 @@ def _distinct(entries: list[str]) -> list[str]:
     return entries
 
 
+MOST_SEED = 2**53
+"""The largest seed: larger numbers are not exact in JSON."""
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
 """A name of a policy, a role, a model's layer."""
 Line = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_one_line)]

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field, ValidationInfo, field_validator
 
 from sparring.config.algorithms import OverAnswersSettings
-from sparring.config.base import Name, Rule, Settings
+from sparring.config.base import MOST_SEED, Name, Rule, Settings
 from sparring.config.facts import ADAPTER, FOR_GAMES, FOR_PROGRAMS, Only, facts_of, reason_in_vain
 from sparring.config.finetune import FinetuneSettings
 from sparring.config.league import LeagueSettings
@@ -64,7 +64,7 @@ def _answering_as_the_run(game: Game, info: ValidationInfo) -> Game:
 class Config(Settings):
     """Everything that defines a run."""
 
-    seed: int = Field(default=0, ge=0, le=2**53)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
     """Root of the seed tree, from which all other seeds are derived."""
     model: ModelSettings = ModelSettings()
     """The base model."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from sparring.config.base import FilePath, Name, Settings, at_field
+from sparring.config.base import MOST_SEED, FilePath, Name, Settings, at_field
 from sparring.config.facts import CLASS_FILE, Needs, Relative
 from sparring.core import InputError
 from sparring.core.own_code import is_class_path, name_of, with_file
@@ -129,7 +129,7 @@ class HeldOutSettings(Settings):
 
     test_size: float = Field(default=0.2, ge=1e-9, lt=1)
     """The share of the questions that is held out for evaluations."""
-    seed: int = Field(default=0, ge=0, le=2**53)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
     """Decides what is made, drawn and held out. The run's seed does not, so runs can be compared."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from sparring.config.base import FilePath, Line, Name, Settings
+from sparring.config.base import MOST_SEED, FilePath, Line, Name, Settings
 from sparring.config.problems import read_settings
 from sparring.config.toml_files import read_toml, toml_text
 from sparring.core import InputError
@@ -43,7 +43,7 @@ class EntrySettings(Settings):
 class LadderSettings(Settings):
     """The file. Each table has fields of the configuration, ``config`` and ``recipe``; later tables win."""
 
-    seeds: Annotated[list[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=1, max_length=1000)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, le=MOST_SEED)]], Field(min_length=1, max_length=1000)]
     """The seeds of each combination."""
     measure: Line = NASH_CONV
     """The figure that is compared; of a program's measure less is better if "smallest " is before it."""

@@ -121,9 +121,9 @@ class MemberCell(OtherCell):
     @property
     def words(self) -> Sequence[str]:
         """The command of the tournament, which goes on where it was stopped."""
-        env, config = self.game.env, self.game.config
+        env = self.game.env
         played = ["--env", env.env_id, "--players", str(env.num_players), "--template", env.template]
-        games = ["--games", str(env.games or config.evaluation.games), "--seed", str(self.seed)]
+        games = ["--games", str(_games(self.game)), "--seed", str(self.seed)]
         exact = ["--nash-conv"] if self.game.is_exact else []
         who = [str(self.entry.member), self._opponent]
         return ["sparring", "tournament", *who, *played, *games, *exact, "--out", str(self.path)]
@@ -191,6 +191,14 @@ def other_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) 
     return cells
 
 
+FEWEST_GAMES = 4
+"""The fewest games of ``sparring tournament``."""
+
+
+def _games(game: LadderGame) -> int:
+    return game.env.games or game.config.evaluation.games
+
+
 def _words(command: str) -> list[str]:
     """Return the words of a command; none if a quote is not closed."""
     try:
@@ -213,6 +221,12 @@ def _check(field: str, entry: EntrySettings, game: LadderGame) -> None:
         raise InputError(f"{field}.policies", problem, 'Leave it out, or set measure = "NashConv"')
     if entry.member is None:
         return
+    if game.env.num_players > 2:
+        problem = f"plays against one opponent, but {game.name} is for {game.env.num_players}"
+        raise InputError(f"{field}.member", problem, "Leave the entry out, or the game")
+    if (games := _games(game)) < FEWEST_GAMES:
+        problem = f"evaluation.games of {game.name} is {games}, and a member plays at least {FEWEST_GAMES}"
+        raise InputError(f"{field}.member", problem, f"Set it to {FEWEST_GAMES} or more")
     if is_api_model(entry.member) and game.is_exact:
         problem = "a model behind an API gives no probabilities, which NashConv needs"
         raise InputError(
