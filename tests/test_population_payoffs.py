@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparring.population import PayoffTable
-from sparring.population.group_payoffs import GroupPayoffs, gain_over_mixture
+from sparring.population.group_payoffs import GroupPayoffs, constant_total, gain_over_mixture
 from sparring.population.payoff import Payoff
 from sparring.population.payoffs import NumberRanges
 
@@ -399,3 +399,14 @@ def test_intervals_of_a_few_deals_whose_luck_all_share_contain_the_mean(seats, d
         interval = table.score("m0", names)
         contained += interval.low <= 0 <= interval.high
     assert contained / 300 > 0.9
+
+
+@given(st.lists(st.tuples(REWARDS, REWARDS), min_size=1, max_size=12))
+def test_what_all_seats_earn_together_is_constant_only_if_it_is_in_every_game(rewards):
+    table = table_of([(number, ("a", "b"), one, None) for number, one in enumerate(rewards)])
+    again = PayoffTable()
+    again.load_state_dict(json.loads(json.dumps(table.state_dict())))
+    totals = {sum(one) for one in rewards}
+    for one in (table, again):
+        assert one.totals == (min(totals), max(totals))
+        assert constant_total(one) == (min(totals) if len(totals) == 1 else None)

@@ -101,9 +101,8 @@ def _drawn(mixture: Mapping[str, float], seats: int) -> Iterator[tuple[tuple[str
 
 
 def constant_total(table: PayoffTable) -> float | None:
-    """Return what all seats earn together if that is the same in every seating, but for rounding."""
-    totals = [sum(map(payoff.mean, range(len(seating)))) for seating, payoff in table.items() if payoff.games]
-    low, high = min(totals), max(totals)
+    """Return what all seats earn together if that is the same in every game, but for rounding."""
+    low, high = table.totals
     return low if high - low <= _ROUNDING * max(1.0, *map(abs, table.reward_range)) else None
 
 

@@ -77,11 +77,17 @@ class PayoffTable:
         self._rounds = Rounds()
         self._numbers = NumberRanges()
         self._range: RewardRange | None = None
+        self._totals: RewardRange | None = None
 
     @property
     def reward_range(self) -> RewardRange:
         """The lowest and the highest reward of any seat in any game; (0, 0) without games."""
         return self._range or (0.0, 0.0)
+
+    @property
+    def totals(self) -> RewardRange:
+        """The lowest and the highest sum of all seats' rewards in any game; (0, 0) without games."""
+        return self._totals or (0.0, 0.0)
 
     def add(
         self,
@@ -112,6 +118,8 @@ class PayoffTable:
                 self._rounds.add(tuple(seating), rewards, deal)
             seen = (*(self._range or ()), *rewards)
             self._range = min(seen), max(seen)
+            sums = (*(self._totals or ()), math.fsum(rewards))
+            self._totals = min(sums), max(sums)
         return new
 
     def add_failure(self, number: int, seating: Sequence[str]) -> bool:
@@ -272,6 +280,7 @@ class PayoffTable:
         return {
             "numbers": self._numbers.state(),
             "range": None if self._range is None else list(self._range),
+            "totals": None if self._totals is None else list(self._totals),
             "payoffs": [{"seating": list(seating), **asdict(payoff)} for seating, payoff in self.items()],
         }
 
@@ -283,6 +292,10 @@ class PayoffTable:
         self._payoffs = {
             tuple(entry["seating"]): msgspec.convert(entry, Payoff) for entry in state["payoffs"]
         }
+        played = [(who, one) for who, one in self.items() if one.games]
+        # An older version did not keep the totals; of its games, the mean of a seating is known.
+        totals = state.get("totals") or [sum(map(one.mean, range(len(who)))) for who, one in played]
+        self._totals = (min(totals), max(totals)) if totals else None
 
     def _met(self, uid: str, members: Collection[str]) -> list[tuple[Seating, int]]:
         """Return the seatings and seats in which a member met others, all of them among ``members``."""
