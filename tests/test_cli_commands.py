@@ -2,6 +2,7 @@
 
 import io
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,17 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+@pytest.mark.parametrize("arguments", ["envs", "config kuhn", "--version"])
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [(">/dev/full", 1, "error: the output cannot be written: No space left on device\n"), (">&-", 0, "")],
+)
+def test_output_that_cannot_be_written_is_one_line_at_most(arguments, output, status, said, tmp_path):
+    command = f"{shlex.quote(sys.executable)} -m sparring {arguments} {output}"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (status, said)
 
 
 def test_options_of_a_server_on_a_cluster_load_nothing_heavy():

@@ -89,6 +89,21 @@ def test_a_file_and_then_its_new_name_are_synced(tmp_path, monkeypatch):
         assert happened == [(tmp_path / "job.json").stat().st_ino, "job.json", tmp_path.stat().st_ino]
 
 
+def test_a_users_file_takes_the_place_of_a_file_only(tmp_path):
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    write_users_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            write_users_file(tmp_path / name, b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert {one.name for one in tmp_path.iterdir()} == {"target", "link", "pipe", "folder"}
+
+
 def test_an_interrupted_write_of_a_users_file_leaves_nothing(tmp_path):
     with contextlib.suppress(KeyboardInterrupt), replaced_users_file(tmp_path / "mine.parquet") as file:
         file.write(b"half")

@@ -59,6 +59,10 @@ def sparring(
         print(context.get_help())
 
 
+UNPRINTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""What goes wrong, in no file that has a name, where the output goes to a full disk or nowhere."""
+
+
 def main(arguments: list[str]) -> int:
     """Run one command and return its exit status, an ``Exit``; any error is one line on stderr."""
     stray = logging.getLogger("asyncio")  # it logs the errors of tasks that nobody awaits, with their traces
@@ -80,6 +84,8 @@ def main(arguments: list[str]) -> int:
             return Exit.INTERRUPTED
         if _is_of_closed_output(error):
             return _end_silently()
+        if isinstance(error, OSError) and error.filename is None and error.errno in UNPRINTED:
+            return _end_unprinted(error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return _fail(
                 f"{str(error.filename)[:50]}...: is too long for a file's name. Shorten it", Exit.BAD_INPUT
@@ -115,11 +121,16 @@ def run() -> None:
         # Read when torch is loaded. GNU's OpenMP lets a thread spin for milliseconds while it waits for
         # another. If the other is descheduled, as on a busy machine, that takes longer than the work itself.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the end
     status = main(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = _end_silently()
+    except OSError as error:
+        status = _end_unprinted(error)
     sys.exit(status)
 
 
@@ -129,9 +140,15 @@ def _is_of_closed_output(error: BaseException) -> bool:
         return isinstance(error.__context__, BrokenPipeError)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        return isinstance(error, BrokenPipeError)
+    except OSError as problem:
+        return isinstance(error, BrokenPipeError) and isinstance(problem, BrokenPipeError)
     return False
+
+
+def _end_unprinted(error: OSError) -> int:
+    """Say on stderr that the output, such as a file on a full disk, cannot be written."""
+    _end_silently()
+    return _fail(f"the output cannot be written: {error.strerror or error}", Exit.FAILED)
 
 
 def _end_silently() -> int:

@@ -142,7 +142,11 @@ def write_users_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def replaced_users_file(path: Path) -> Iterator[BinaryIO]:
-    """Do as :func:`replaced_file` does, where the user asks for a file."""
+    """Do as :func:`replaced_file` does, where the user asks for a file: a link's target is replaced, not the
+    link. Raises an OSError for what is no file, such as a device, which is left as it is."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(descriptor)
     scratch = Path(name)
