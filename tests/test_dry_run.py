@@ -17,7 +17,7 @@ from sparring.cli.main import main
 from sparring.config import load_config, preset_names
 from sparring.core import InputError
 from sparring.learn.policy import LoraSettings, PolicyModel
-from sparring.run import rehearsal
+from sparring.run import made_up, rehearsal
 from sparring.run.rehearsal import dry_run_of, rehearse
 from tiny_models import roomy_model
 
@@ -212,7 +212,7 @@ def test_what_is_no_list_of_requests_is_said_as_it_is(mine, tmp_path, capsys):
 
 def test_an_endless_conversation_is_not_kept_whole(mine, monkeypatch, capsys):
     monkeypatch.setattr(rehearsal, "LIMIT_SECONDS", 0.5)
-    monkeypatch.setattr(rehearsal, "MOST_CALLS", 5)
+    monkeypatch.setattr(made_up, "MOST_CALLS", 5)
     found = rehearse(load_config(mine("endless"), {}))
     assert len(found.calls) == 5
     assert found.notes == ["an episode took more than 0.5 s and was not checked further"]

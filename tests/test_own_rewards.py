@@ -306,7 +306,10 @@ TRAJECTORY = Trajectory(0, "kuhn_poker", final_reward=2.0, steps=[Step("player_0
             '[rewards]\nsampling = [{path = "mine.py:Pays"}]',
             "changed the reward of a step; set its advantage",
         ),
-        ('[rewards]\nsampling = [{path = "mine.py:Nothing"}]', "returned other steps than they"),
+        (
+            '[rewards]\nsampling = [{path = "mine.py:Nothing"}]',
+            "transforms returned None, not a list of steps",
+        ),
         ('[rewards]\nsampling = [{path = "mine.py:Exits"}]', "Exits.__call__ failed: SystemExit"),
         ('[credit]\npath = "mine.py:NoWeights"', "NoWeights.compute returned None, not a dict"),
     ],

@@ -41,7 +41,8 @@ def test_every_role_has_the_same_seat_in_the_payoffs_whoever_had_a_match(pool):
         rate_members(pool, Trial(), played({"first": won, "second": -3.0}), UIDS)
     (seating, payoff), *others = pool.played.items()
     assert (seating, others) == (("judge", "first", "second"), [])
-    assert payoff.sums == [2 * 3.5, 1.5, -6.0], "rewards, on average over the episode and its sub-episodes"
+    means = [payoff.mean(seat) for seat in range(3)]
+    assert means == [3.5, 0.75, -3.0], "rewards, on average over the episode and its sub-episodes"
 
 
 def test_members_are_rated_by_outcomes_and_not_by_rewards(pool):

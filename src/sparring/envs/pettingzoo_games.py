@@ -9,7 +9,7 @@ from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
 
-from sparring.core import InputError
+from sparring.core import EpisodeError, InputError
 from sparring.core.errors import shown
 from sparring.core.own_code import own_code, own_function
 from sparring.envs.environment import (
@@ -156,7 +156,10 @@ class PettingZooEnvironment(BlockingEnvironment):
         first = int(getattr(space, "start", 0))
         legal = [first + place for place in range(int(space.n)) if mask is None or mask[place]]
         name = self.action_name or (lambda action, env, agent: str(action))
-        return {name(action, self.env, agent): action for action in legal}
+        named = [name(action, self.env, agent) for action in legal]
+        if twice := [one for one in named if named.count(one) > 1]:
+            raise EpisodeError(f"action_name returned {shown(twice[0])} for two legal moves")
+        return dict(zip(named, legal, strict=True))
 
 
 def names() -> list[str]:

@@ -248,7 +248,7 @@ class PayoffTable:
         ]
 
     def _row(self, seat: int, uid: str, seating: Seating, payoff: Payoff) -> dict[str, Any]:
-        mean, spread = payoff.mean(seat), NORMAL_95 * payoff.error(seat, self.reward_range)
+        mean, spread = self.mean(seating, seat), NORMAL_95 * payoff.error(seat, self.reward_range)
         return {
             "seat": seat,
             "member": uid,
@@ -323,11 +323,12 @@ class PayoffTable:
     def _exact(self, mean: float) -> float:
         """Return a mean without the rounding of its sum: who earned the same has the same mean.
 
-        Only 12 decimals of the largest reward are kept. Else a difference of 1e-17 decides a meta-strategy,
-        which is the same in every unit.
+        Only 12 decimals of the range of rewards are kept, or 15 of the largest. Else a difference of 1e-17
+        decides a meta-strategy, which is the same in every unit.
         """
-        largest = max(map(abs, self.reward_range)) or 1.0
-        return round(mean, 12 - math.ceil(math.log10(largest)))
+        low, high = self.reward_range
+        unit = max(high - low, max(abs(low), abs(high)) / 1000) or 1.0
+        return round(mean, 12 - math.ceil(math.log10(unit)))
 
     def _error_of_sum(self, group: Seating, played: Sequence[tuple[Seating, int]]) -> float:
         games = sum(self.payoff(*seating).games for seating, _ in played)
