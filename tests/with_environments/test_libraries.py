@@ -180,6 +180,8 @@ def test_a_tiny_model_trains_two_updates(tmp_path, name, settings):
         ("pettingzoo:go_v5", "env.options.render_text: go_v5 has no words of its own"),
         ('pettingzoo:chess_v6{"speed": 2}', "env.options: chess_v6 cannot be made"),
         ("rlcard:mahjong", "env.options.render_text: RLCard has no text for mahjong"),
+        ('rlcard:uno{"game_num_players": 99}', "env.options.game_num_players: RLCard's uno is for 2,"),
+        ('rlcard:limit-holdem{"num_players": 3}', "env.options: RLCard's limit-holdem has no setting num_pl"),
         ("rlcard:nosuch", "env.id: RLCard has no game 'nosuch'"),
         ("gymnasium:nosuch-v0", "env.id: nosuch-v0 cannot be made"),
         ("gymnasium:MountainCarContinuous-v0", "env.id: the moves of MountainCarContinuous-v0 are neither"),

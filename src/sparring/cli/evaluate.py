@@ -30,6 +30,7 @@ from sparring.cli.serve import PACKAGES
 from sparring.core import InputError
 from sparring.core.env_id import class_name
 from sparring.core.errors import check_installed, refuse, renaming
+from sparring.core.play import FEWEST_GAMES
 
 _ROLE_HELP = "For a program: who plays a role, such as Solver=RUN@40, =base or an adapter; may be repeated."
 _OPPONENT_HELP = (
@@ -264,8 +265,8 @@ def play(
 def tournament(
     members: Annotated[list[str], typer.Argument(metavar="MEMBER MEMBER ...", help=_MEMBER_HELP)],
     env: Env = None,
-    games: Annotated[int | None, typer.Option(min=4, help=_GAMES_HELP)] = None,
-    budget: Annotated[int | None, typer.Option(min=4, help=_BUDGET_HELP)] = None,
+    games: Annotated[int | None, typer.Option(min=FEWEST_GAMES, help=_GAMES_HELP)] = None,
+    budget: Annotated[int | None, typer.Option(min=FEWEST_GAMES, help=_BUDGET_HELP)] = None,
     out: Annotated[
         Path,
         typer.Option(

@@ -130,6 +130,9 @@ def best_response_config(
     return read_settings(Config, data)
 
 
+AGAIN = "or give this command again, which goes on to the end"
+
+
 def train_to_the_end(config: Config, directory: Path, console: Console | None = None) -> bool:
     """Train a run; return whether it is complete: all updates are made, or it settled before.
 
@@ -146,10 +149,10 @@ def train_to_the_end(config: Config, directory: Path, console: Console | None = 
     except InputError:
         raise
     except SparringError as error:  # which says how to continue the run alone
-        raise SparringError(f"{error}; or give this command again, which goes on to the end") from error
+        raise SparringError(f"{error}; {AGAIN}") from error
     if is_trained(run, config):
         return True
-    print_line(console, "or give this command again, which goes on to the end")
+    print_line(console, AGAIN)
     return False
 
 

@@ -22,6 +22,8 @@ SampleMode = Literal[
 """How a pool chooses opponents; see :class:`sparring.population.ModelPool`."""
 MODES_WITHOUT_COPIES: tuple[SampleMode, ...] = ("mirror", "fixed")
 """The modes that draw no earlier versions of the policies."""
+FEWEST_GAMES = 4
+"""The fewest games of a group in a tournament: two deals of a game for two, in both orders of seats."""
 PfspForm = Literal["hard", "variance", "linear"]
 """The weights of mode ``pfsp``; see :func:`sparring.population.opponent_choice.pfsp_weights`."""
 MetaStrategy = Literal["nash", "alpharank", "prd", "uniform"]

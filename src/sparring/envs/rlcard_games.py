@@ -56,7 +56,14 @@ class RLCardEnvironment(BlockingEnvironment):
         self._name, self._settings = name, settings
         with own_code(f"{name} cannot be made", "env.id"):
             self.env = self._made(0)
+        known = {"allow_step_back", *getattr(self.env, "default_game_config", {})}  # it takes any other too
+        if unknown := settings.keys() - known:
+            problem = f"RLCard's {name} has no setting {min(unknown)}"
+            raise InputError("env.options", problem, f"It has: {', '.join(sorted(known))}")
         self.num_players = int(self.env.num_players)
+        if settings.get("game_num_players", self.num_players) != self.num_players:
+            problem = f"RLCard's {name} is for {self.num_players}, whatever it is asked for"
+            raise InputError("env.options.game_num_players", problem, "Leave it out")
         self._actions: dict[str, Any] = {}
 
     def rules(self, player: int) -> str:

@@ -65,7 +65,9 @@ class Payoff:
 
     def mean(self, seat: int) -> float:
         """Return the seat's mean reward; NaN without games."""
-        return self._first(seat) + self.sums[seat] / self.games if self.games else math.nan
+        if not self.games:
+            return math.nan
+        return (self.games * self._first(seat) + self.sums[seat]) / self.games  # exact for whole rewards
 
     def _first(self, seat: int) -> float:
         return self.first[seat] if self.first else 0.0

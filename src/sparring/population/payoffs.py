@@ -248,7 +248,7 @@ class PayoffTable:
         ]
 
     def _row(self, seat: int, uid: str, seating: Seating, payoff: Payoff) -> dict[str, Any]:
-        mean, spread = self.mean(seating, seat), NORMAL_95 * payoff.error(seat, self.reward_range)
+        mean, spread = payoff.mean(seat), NORMAL_95 * payoff.error(seat, self.reward_range)
         return {
             "seat": seat,
             "member": uid,

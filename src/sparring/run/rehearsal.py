@@ -183,8 +183,8 @@ async def _games(config: Config, rehearsal: Rehearsal) -> None:
     for name in dict.fromkeys(name for name, _ in more):
         if not any(ended for one, ended in more if one == name):
             turns = min(MOST_TURNS, *(env.max_turns for env in own if env.name == name))
-            unended = f"no game of {name} with random moves has ended within {counted(turns, 'turn')}"
-            rehearsal.notes.append(f"{unended}; a game that max_turns ends is a draw")
+            problem = f"no game of {name} with random moves has ended within {counted(turns, 'turn')}"
+            rehearsal.notes.append(f"{problem}; a game that max_turns ends is a draw")
 
 
 async def _more_games(config: Config, own: list[GameSettings], end: float) -> list[tuple[str, bool]]:

@@ -14,6 +14,7 @@ from sparring.commands.ladder.file import EntrySettings, LadderSettings
 from sparring.commands.ladder.results import CellResult, Point
 from sparring.core import InputError
 from sparring.core.files import lock_directory, write_file
+from sparring.core.play import FEWEST_GAMES
 from sparring.engine.api_models import is_api_model
 from sparring.evaluation.figures import MASS, figures_of
 from sparring.evaluation.nash_conv import nash_conv_of_table
@@ -189,10 +190,6 @@ def other_cells(ladder: LadderSettings, games: Sequence[LadderGame], out: Path) 
     for cell in cells:
         check_plain_name(cell.name)
     return cells
-
-
-FEWEST_GAMES = 4
-"""The fewest games of ``sparring tournament``."""
 
 
 def _games(game: LadderGame) -> int:
